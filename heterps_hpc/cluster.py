@@ -1,0 +1,148 @@
+"""Cluster: pools of nodes of one kind and price, and the links between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from heterps_hpc.errors import UserError
+from heterps_hpc.values import Value, nearest
+
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class SlurmOptions(Value):
+    """What a site wants in each component of a job, beyond what the layout decides."""
+
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str | None = None  # instead of --gpus-per-node, where a site asks for it
+    reservation: str | None = None
+    options: tuple[str, ...] = ()  # further #SBATCH options, one each, e.g. "--exclusive"
+
+
+class Pool(Value):
+    """Nodes of one kind and price: one Slurm partition, or (a part of) this machine."""
+
+    name: str
+    device: Literal["cpu", "cuda"] = "cpu"
+    partition: str | None = None
+    price_per_hour: PositiveFloat
+    billing: Literal["rank", "node"] = "rank"
+    max_ranks: Positive | None = None
+    max_nodes: Positive | None = None
+    cores_per_node: Positive = 1
+    cores_per_rank: Positive = 1
+    memory_per_node_gb: PositiveFloat = 4.0
+    gpus_per_node: Annotated[int, Field(ge=0)] = 0
+    data_sheet: str | None = None  # a shipped data sheet: the pool is then estimated, not measured
+    slurm: SlurmOptions = SlurmOptions()
+
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        if not value or not value.isprintable():
+            raise ValueError(f"pool name {value!r} must be printable and not empty")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.max_ranks is None and self.max_nodes is None:
+            raise ValueError(f"pool {self.name!r} needs `max_ranks` or `max_nodes`")
+        if self.cores_per_rank > self.cores_per_node:
+            raise ValueError(
+                f"pool {self.name!r}: cores_per_rank {self.cores_per_rank} exceeds "
+                f"cores_per_node {self.cores_per_node}; no rank would fit on a node"
+            )
+        if self.device == "cuda" and self.gpus_per_node < 1:
+            raise ValueError(f"pool {self.name!r} has device cuda but gpus_per_node is 0")
+        return self
+
+    @property
+    def ranks_per_node(self) -> int:
+        """How many ranks share a node: one GPU each on CUDA, else by cores."""
+        by_cores = self.cores_per_node // self.cores_per_rank
+        return min(by_cores, self.gpus_per_node) if self.device == "cuda" else by_cores
+
+    @property
+    def rank_limit(self) -> int:
+        """The most ranks that the pool can give."""
+        by_nodes = None if self.max_nodes is None else self.max_nodes * self.ranks_per_node
+        limits = [limit for limit in (self.max_ranks, by_nodes) if limit is not None]
+        return min(limits)
+
+    @property
+    def memory_per_rank_bytes(self) -> int:
+        """Memory that one rank may fill when its node is full of ranks."""
+        return int(self.memory_per_node_gb * 1e9 / self.ranks_per_node)
+
+    def num_nodes(self, num_ranks: int) -> int:
+        """Nodes that hold that many ranks."""
+        return -(-num_ranks // self.ranks_per_node)
+
+    def hourly_price(self, num_ranks: int) -> float:
+        """$/hour of that many ranks, by rank or by whole nodes as the site bills."""
+        units = self.num_nodes(num_ranks) if self.billing == "node" else num_ranks
+        return self.price_per_hour * units
+
+
+class Link(Value):
+    """The way between two pools (or within one)."""
+
+    pools: tuple[str, str]
+    latency_seconds: PositiveFloat
+    bytes_per_second: PositiveFloat
+    estimated: bool = True
+
+
+class Site(Value):
+    """What a site needs around the job: modules, set-up lines, the MPI plugin of srun."""
+
+    modules: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    srun_mpi: str | None = None  # else chosen for the MPI at hand
+    time_limit_minutes: PositiveFloat | None = None
+
+
+class Cluster(Value):
+    """All pools and the links between them."""
+
+    version: Literal[1] = 1
+    name: str = "cluster"
+    pools: tuple[Pool, ...]
+    links: tuple[Link, ...] = ()
+    site: Site = Site()
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        names = [pool.name for pool in self.pools]
+        if not names:
+            raise ValueError("a cluster needs at least one pool")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two pools are named {twice[0]!r}; names must differ")
+        for link in self.links:
+            for name in link.pools:
+                if name not in names:
+                    raise ValueError(f"a link names pool {name!r}; {nearest(name, names)}")
+        return self
+
+    def pool(self, name: str) -> Pool:
+        """The pool of that name."""
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        raise UserError(
+            f"no pool {name!r} in cluster {self.name!r}; "
+            f"{nearest(name, [pool.name for pool in self.pools])}"
+        )
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read a cluster file."""
+        return super().load(path)
