@@ -104,7 +104,7 @@ class Site(Value):
 
     modules: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field(default_factory=dict)
     srun_mpi: str | None = None  # else chosen for the MPI at hand
     time_limit_minutes: PositiveFloat | None = None
 

@@ -157,10 +157,9 @@ class Model:
                         f"no table {lookup.table!r}; {nearest(lookup.table, sorted(tables))}"
                     )
                 used.add(lookup.table)
-        owners = {table: layers for table, layers in self.layers_of_tables().items()}
         for table in tables - used:
             raise UserError(f"model {self.name!r}: table {table!r} is read by no slot; drop it")
-        for table, layers in owners.items():
+        for table, layers in self.layers_of_tables().items():
             if len(layers) > 1:
                 raise UserError(
                     f"model {self.name!r}: table {table!r} is read by layers "

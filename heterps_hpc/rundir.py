@@ -122,7 +122,7 @@ class RunLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        self._file = open(self._path, "a+")
+        self._file = self._path.open("a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -80,8 +80,8 @@ def write_atomically(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's 0600 would ignore the user's umask
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's 0600 would ignore the user's umask
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
