@@ -106,6 +106,9 @@ class Site(Value):
     setup: tuple[str, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
     srun_mpi: str | None = None  # else chosen for the MPI at hand
+    srun_options: tuple[str, ...] = ()  # further options of srun, one each
+    prefix: tuple[str, ...] = ()  # before every rank's command, e.g. a container's `exec`
+    python: str | None = None  # the interpreter of the ranks, where it is not the one that submits
     time_limit_minutes: PositiveFloat | None = None
 
 
