@@ -1,0 +1,165 @@
+"""Columns in memory: what writers are given and readers give back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps_hpc.dataset.manifest import Schema
+
+Floats = NDArray[np.float32]
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one slot: one per sample (offsets is None), or CSR."""
+
+    keys: UInt64s
+    offsets: Int64s | None = None
+    weights: Floats | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Samples, not keys."""
+        return len(self.keys) if self.offsets is None else len(self.offsets) - 1
+
+    def cut(self, first: int, last: int) -> Keys:
+        """The samples first .. last - 1; keys and weights are views."""
+        if self.offsets is None:
+            return Keys(self.keys[first:last])
+        lo, hi = int(self.offsets[first]), int(self.offsets[last])
+        weights = None if self.weights is None else self.weights[lo:hi]
+        return Keys(self.keys[lo:hi], self.offsets[first : last + 1] - lo, weights)
+
+    @staticmethod
+    def join(parts: Sequence[Keys]) -> Keys:
+        """One after the other."""
+        keys = np.concatenate([part.keys for part in parts])
+        if parts[0].offsets is None:
+            return Keys(keys)
+        lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
+        weights = [part.weights for part in parts if part.weights is not None]
+        return Keys(
+            keys,
+            offsets_of(np.concatenate(lengths)),
+            np.concatenate(weights) if weights else None,
+        )
+
+
+_SINGLE = ("dense", "labels", "weight", "group", "sample_ids")
+
+
+def _cut(column: Any, first: int, last: int) -> Any:
+    return None if column is None else column[first:last]
+
+
+def offsets_of(lengths: NDArray[Any]) -> Int64s:
+    """CSR offsets from the number of keys of each sample."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some samples, as columns; a column that was not asked for is None or absent."""
+
+    slots: Mapping[str, Keys] = field(default_factory=dict)
+    dense: Floats | None = None
+    labels: Floats | None = None
+    weight: Floats | None = None
+    group: UInt64s | None = None
+    sample_ids: Int64s | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Samples."""
+        for column in (self.labels, self.dense, self.weight, self.group, self.sample_ids):
+            if column is not None:
+                return len(column)
+        return next((keys.num_rows for keys in self.slots.values()), 0)
+
+    def cut(self, first: int, last: int) -> Rows:
+        """The samples first .. last - 1, as views."""
+        return Rows(
+            {name: keys.cut(first, last) for name, keys in self.slots.items()},
+            *(_cut(getattr(self, name), first, last) for name in _SINGLE),
+        )
+
+    @staticmethod
+    def join(parts: Sequence[Rows]) -> Rows:
+        """One after the other; all parts have the same columns."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def joined(name: str) -> Any:
+            columns = [getattr(part, name) for part in parts]
+            return None if columns[0] is None else np.concatenate(columns)
+
+        return Rows(
+            {name: Keys.join([part.slots[name] for part in parts]) for name in parts[0].slots},
+            *(joined(name) for name in _SINGLE),
+        )
+
+
+def check_rows(rows: Rows, schema: Schema) -> Rows:
+    """The same rows with the dtypes of the format, or ValueError that names the column."""
+    num_rows = rows.num_rows
+    expected = {slot.name for slot in schema.slots}
+    if set(rows.slots) != expected:
+        raise ValueError(f"slots {sorted(rows.slots)} given, the schema has {sorted(expected)}")
+    slots = {}
+    for slot in schema.slots:
+        keys = rows.slots[slot.name]
+        if (keys.offsets is not None) != (slot.kind == "many"):
+            raise ValueError(f"slot {slot.name!r} is of kind {slot.kind!r}; offsets disagree")
+        if (keys.weights is not None) != slot.weighted:
+            raise ValueError(f"slot {slot.name!r}: weighted is {slot.weighted}; weights disagree")
+        if keys.num_rows != num_rows:
+            raise ValueError(f"slot {slot.name!r} has {keys.num_rows} rows, others {num_rows}")
+        slots[slot.name] = _checked_keys(slot.name, keys)
+    return Rows(
+        slots,
+        _matrix("dense", rows.dense, num_rows, len(schema.dense_columns)),
+        _matrix("labels", rows.labels, num_rows, len(schema.labels)),
+        _vector("weight", rows.weight, num_rows, schema.has_weight, np.float32),
+        _vector("group", rows.group, num_rows, schema.has_group, np.uint64),
+    )
+
+
+def _checked_keys(name: str, keys: Keys) -> Keys:
+    flat = np.ascontiguousarray(keys.keys, np.uint64)
+    if keys.offsets is None:
+        return Keys(flat)
+    offsets = np.ascontiguousarray(keys.offsets, np.int64)
+    if offsets[0] != 0 or offsets[-1] != len(flat) or bool((np.diff(offsets) < 0).any()):
+        raise ValueError(f"slot {name!r}: offsets must rise from 0 to {len(flat)}")
+    weights = None if keys.weights is None else np.ascontiguousarray(keys.weights, np.float32)
+    if weights is not None and len(weights) != len(flat):
+        raise ValueError(f"slot {name!r}: {len(weights)} weights for {len(flat)} keys")
+    return Keys(flat, offsets, weights)
+
+
+def _matrix(name: str, column: Any, num_rows: int, width: int) -> Floats | None:
+    if width == 0:
+        return None
+    if column is None or np.shape(column) != (num_rows, width):
+        got = None if column is None else np.shape(column)
+        raise ValueError(f"{name} must have the shape {(num_rows, width)}, got {got}")
+    return np.ascontiguousarray(column, np.float32)
+
+
+def _vector(name: str, column: Any, num_rows: int, present: bool, dtype: Any) -> Any:
+    if present != (column is not None):
+        raise ValueError(f"{name} is {'required' if present else 'not part of'} the schema")
+    if column is None:
+        return None
+    if np.shape(column) != (num_rows,):
+        raise ValueError(f"{name} must have the shape {(num_rows,)}, got {np.shape(column)}")
+    return np.ascontiguousarray(column, dtype)

@@ -1,0 +1,126 @@
+"""What a dataset says of itself: its columns, its shards and how it was made."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+import xxhash
+from pydantic import Field, field_validator, model_validator
+
+from heterps_hpc.values import Value
+
+FORMAT: Literal["heterps-click-log"] = "heterps-click-log"
+VERSION: Literal[1] = 1
+MANIFEST_FILE = "manifest.json"
+KEY_SAMPLE_FILE = "key_samples.h5"
+KEY_SAMPLE_SIZE = 65_536
+
+Compression = Literal["none", "lzf", "lz4", "zstd"]
+
+
+class SlotSpec(Value):
+    """One categorical feature. Cardinality and mean keys are observed when the data is written."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    kind: Literal["one", "many"] = "one"
+    weighted: bool = False
+    cardinality: Annotated[int, Field(ge=0)] = 0
+    mean_keys: Annotated[float, Field(ge=0)] = 1.0
+
+    @field_validator("name")
+    @classmethod
+    def _safe(cls, value: str) -> str:
+        if not value.isprintable() or "/" in value or value in (".", ".."):
+            raise ValueError(f"slot name {value!r} must be printable, without '/', and not '.'")
+        return value
+
+    @model_validator(mode="after")
+    def _weights_need_many(self) -> Self:
+        if self.weighted and self.kind == "one":
+            raise ValueError(f"slot {self.name!r}: only a slot of kind 'many' has key weights")
+        return self
+
+
+class Schema(Value):
+    """The columns of a click log."""
+
+    slots: tuple[SlotSpec, ...]
+    dense_columns: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ("label",)
+    has_weight: bool = False
+    has_group: bool = False
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        for what, names in (
+            ("slot", [slot.name for slot in self.slots]),
+            ("dense column", list(self.dense_columns)),
+            ("label", list(self.labels)),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"{what} names appear twice: {', '.join(twice)}")
+        return self
+
+
+class FileSpec(Value):
+    """A file of the dataset, and what its bytes must add up to (XXH3, 128 bits)."""
+
+    file: str
+    num_bytes: int
+    checksum: str
+
+
+class ShardSpec(FileSpec):
+    """One HDF5 file of rows. `content` hashes the columns themselves, whatever the compression."""
+
+    num_rows: Annotated[int, Field(gt=0)]
+    content: str
+
+
+class Manifest(Schema):
+    """The file that makes a directory of shards a dataset; it is written last."""
+
+    format: Literal["heterps-click-log"] = FORMAT
+    version: Literal[1] = VERSION
+    name: str
+    block_rows: Annotated[int, Field(gt=0)]
+    compression: Compression = "none"
+    num_rows: int
+    raw_bytes: int
+    label_means: tuple[float, ...]
+    shards: tuple[ShardSpec, ...]
+    key_samples: FileSpec
+    made: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _rows_add_up(self) -> Self:
+        total = sum(shard.num_rows for shard in self.shards)
+        if total != self.num_rows:
+            raise ValueError(f"num_rows is {self.num_rows}, but the shards hold {total}")
+        return self
+
+    def slot(self, name: str) -> SlotSpec:
+        """The slot of that name."""
+        for slot in self.slots:
+            if slot.name == name:
+                return slot
+        raise KeyError(name)
+
+    @property
+    def num_stored_bytes(self) -> int:
+        """Bytes of all shards on disk."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+    def fingerprint(self) -> str:
+        """A hash of the content and its order; the name, the file names and the compression
+        do not matter."""
+        schema = Schema.model_validate({key: getattr(self, key) for key in Schema.model_fields})
+        told = {
+            "version": self.version,
+            "schema": schema.model_dump(mode="json"),
+            "block_rows": self.block_rows,
+            "shards": [[shard.num_rows, shard.content] for shard in self.shards],
+        }
+        return xxhash.xxh3_128_hexdigest(json.dumps(told, sort_keys=True).encode())

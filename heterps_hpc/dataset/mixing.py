@@ -1,0 +1,64 @@
+"""Counter-based randomness: the same numbers on every rank, machine and library version.
+
+Random choices of the format (the order of rows, the key samples, splits, synthetic rows) are
+functions of a seed and a counter, never of a generator's state, so no rank has to tell another
+what it drew, and a file written today is read in the same order in years to come.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+UInt64s = NDArray[np.uint64]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def mix64(values: UInt64s) -> UInt64s:
+    """SplitMix64's finaliser: a bijection of 64 bits in which every input bit moves every output.
+
+    Being a bijection it never makes two different inputs collide.
+    """
+    mixed = values ^ (values >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def seed_of(*parts: int) -> int:
+    """One 64-bit seed from several integers, in which their order counts."""
+    state = 0
+    for part in parts:
+        state = (state + _GOLDEN + (part & _MASK)) & _MASK
+        state = int(mix64(np.array([state], np.uint64))[0])
+    return state
+
+
+def random_bits(seed: int, first: int, count: int) -> UInt64s:
+    """64 random bits for each of the counters first .. first + count - 1."""
+    counters = np.arange(count, dtype=np.uint64)
+    counters *= np.uint64(_GOLDEN)
+    counters += np.uint64((seed + first * _GOLDEN) & _MASK)
+    return mix64(counters)
+
+
+def permutation(seed: int, count: int) -> NDArray[np.int64]:
+    """A random order of range(count).
+
+    Sorts random bits that carry their index in the low bits: no ties, so that the result does
+    not depend on the sorting algorithm, and a plain sort is several times faster than an argsort.
+    """
+    index_bits = max(count - 1, 0).bit_length()
+    if index_bits > 32:
+        raise ValueError(f"cannot shuffle {count} items at once; the limit is 2**32")
+    mask = np.uint64((1 << index_bits) - 1)
+    tagged = random_bits(seed, 0, count)
+    tagged &= ~mask
+    tagged |= np.arange(count, dtype=np.uint64)
+    tagged.sort()
+    tagged &= mask
+    return tagged.view(np.int64)

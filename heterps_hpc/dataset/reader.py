@@ -1,0 +1,218 @@
+"""Gives a rank its batches: a background thread reads ahead, the caller gets ready arrays."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps_hpc.dataset.columns import Keys, Rows
+from heterps_hpc.dataset.dataset import Dataset
+from heterps_hpc.dataset.order import Order, Position, Window
+from heterps_hpc.dataset.window import Want, WindowLoader
+from heterps_hpc.errors import UserError
+
+START = Position()
+
+RowsOf = Callable[[int], Sequence[tuple[int, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch as this rank sees it: arrays of its own rows, and the size of the whole."""
+
+    epoch: int
+    index: int
+    num_rows: int
+    sample_ids: NDArray[np.int64]
+    slots: Mapping[str, Keys]
+    dense: NDArray[np.float32] | None
+    labels: NDArray[np.float32] | None
+    weight: NDArray[np.float32] | None
+    group: NDArray[np.uint64] | None
+
+
+class Reader:
+    """Iterates over batches from a position on; memory: about two windows of the wanted columns.
+
+    `rows` maps the number of rows of a batch to the ascending ranges of them that this rank
+    wants; None means all. `read_ahead` batches wait ready. Errors of the background thread are
+    raised by the next `next()`. A reader lives in the process that made it.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        order: Order,
+        want: Want,
+        rows: RowsOf | None = None,
+        start: Position = START,
+        num_epochs: int | None = None,
+        read_ahead: int = 2,
+    ) -> None:
+        if read_ahead < 1:
+            raise UserError(f"read_ahead is {read_ahead}; it must be at least 1 batch")
+        if not 0 <= start.batch < order.num_batches or start.epoch < 0:
+            raise UserError(f"no {start} in epochs of {order.num_batches} batches")
+        self._order = order
+        self._picker = RowPicker(rows)
+        self._loader = WindowLoader(dataset, order.table, want)
+        self._num_epochs = num_epochs
+        self._next = start
+        self._pid = os.getpid()
+        self._stop = threading.Event()
+        self._ready: queue.Queue[Batch | BaseException | None] = queue.Queue(read_ahead)
+        self._over = False
+        self._thread = threading.Thread(
+            target=self._work, args=(start,), name="heterps-reader", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def position(self) -> Position:
+        """The batch that the next `next()` gives; give it to a new reader to go on from here."""
+        return self._next
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if os.getpid() != self._pid:
+            raise UserError(
+                "this reader was made before a fork, in another process; make one in this process"
+            )
+        if self._over:
+            raise StopIteration
+        item = self._ready.get()
+        if isinstance(item, Batch):
+            self._next = self._order.advance(Position(item.epoch, item.index))
+            return item
+        self._over = True
+        if item is None:
+            raise StopIteration
+        raise item
+
+    def close(self) -> None:
+        """Stop the thread and let go of all files; safe to call twice."""
+        if os.getpid() != self._pid:
+            return
+        self._stop.set()
+        self._over = True
+        while self._thread.is_alive():
+            try:  # a full queue holds the thread up
+                self._ready.get(timeout=0.02)
+            except queue.Empty:
+                continue
+        self._loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _work(self, start: Position) -> None:
+        try:
+            epoch, first = start.epoch, start.batch
+            while self._num_epochs is None or epoch < self._num_epochs:
+                for batch in self._epoch(epoch, first):
+                    self._ready.put(batch)
+                    if self._stop.is_set():
+                        return
+                epoch, first = epoch + 1, 0
+            self._ready.put(None)
+        except BaseException as error:  # handed over to the caller, whatever it is
+            self._ready.put(error)
+
+    def _epoch(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Cut the windows of an epoch into batches; a batch may have rows of several windows."""
+        order = self._order
+        pieces: list[Rows] = []
+        for window in order.windows(epoch, first):
+            begin = max(window.first, first * order.batch_size)
+            cuts = self._cuts(window, begin)
+            rows = self._load(window, begin, cuts)
+            done = 0
+            for index, picked, complete in cuts:
+                pieces.append(rows.cut(done, done + len(picked)))
+                done += len(picked)
+                if complete:
+                    yield _batch(epoch, index, order.batch_rows(index), Rows.join(pieces))
+                    pieces = []
+
+    def _cuts(self, window: Window, begin: int) -> list[tuple[int, NDArray[np.int64], bool]]:
+        """For each batch that meets the window: its wanted places in the window, and whether
+        the batch ends there."""
+        order = self._order
+        end = min(window.last, order.used_rows)
+        cuts = []
+        for index in range(begin // order.batch_size, -(-end // order.batch_size)):
+            base = index * order.batch_size
+            num_rows = order.batch_rows(index)
+            low, high = max(begin - base, 0), min(end - base, num_rows)
+            wanted = self._picker.between(num_rows, low, high) + (base - window.first)
+            cuts.append((index, wanted, high == num_rows))
+        return cuts
+
+    def _load(
+        self, window: Window, begin: int, cuts: list[tuple[int, NDArray[np.int64], bool]]
+    ) -> Rows:
+        wanted = np.concatenate([picked for _, picked, _ in cuts])
+        if window.rows is not None:
+            return self._loader.load(window, window.rows[wanted])
+        everything = len(wanted) == window.num_rows  # ascending and distinct: all in order
+        return self._loader.load(window, None if everything else wanted)
+
+
+class RowPicker:
+    """The wanted rows of a batch, worked out once per batch size."""
+
+    def __init__(self, rows: RowsOf | None) -> None:
+        self._rows = rows
+        self._known: dict[int, NDArray[np.int64]] = {}
+
+    def between(self, num_rows: int, low: int, high: int) -> NDArray[np.int64]:
+        """The wanted rows among low .. high - 1 of a batch of num_rows."""
+        if self._rows is None:
+            return np.arange(low, high)
+        wanted = self._known.get(num_rows)
+        if wanted is None:
+            wanted = self._known[num_rows] = _positions(self._rows(num_rows), num_rows)
+        first, last = np.searchsorted(wanted, (low, high))
+        return wanted[first:last]
+
+
+def _positions(ranges: Sequence[tuple[int, int]], num_rows: int) -> NDArray[np.int64]:
+    after = 0
+    for first, last in ranges:
+        if not after <= first <= last <= num_rows:
+            raise ValueError(
+                f"rows {list(ranges)} of a batch of {num_rows}: the ranges must ascend, must not "
+                "overlap and must stay inside the batch"
+            )
+        after = last
+    return np.concatenate([np.arange(0), *(np.arange(first, last) for first, last in ranges)])
+
+
+def _batch(epoch: int, index: int, num_rows: int, rows: Rows) -> Batch:
+    assert rows.sample_ids is not None
+    return Batch(
+        epoch,
+        index,
+        num_rows,
+        rows.sample_ids,
+        rows.slots,
+        rows.dense,
+        rows.labels,
+        rows.weight,
+        rows.group,
+    )

@@ -1,0 +1,190 @@
+"""Reads ranges of columns out of shards: uncompressed chunks by plain pread, others by HDF5.
+
+HDF5 tells where each chunk lies in the file; for unfiltered chunks that is all a reader needs,
+and a pread straight into the destination costs a fraction of a trip through the HDF5 library.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hdf5plugin  # noqa: F401  (registers the filters with HDF5)
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps_hpc.dataset import shardfile
+from heterps_hpc.dataset.dataset import Dataset
+from heterps_hpc.dataset.manifest import FORMAT, ShardSpec
+from heterps_hpc.errors import UserError
+
+_MAX_OPEN = 64
+
+_open_files: weakref.WeakSet[ShardFile] = weakref.WeakSet()
+
+
+class ShardFile:
+    """One open shard, read only, without locks: any number of processes may do the same."""
+
+    def __init__(
+        self, path: Path, spec: ShardSpec, columns: Sequence[shardfile.Column], block_rows: int
+    ) -> None:
+        self.path = path
+        self.block_rows = block_rows
+        self._chunks: dict[str, NDArray[np.int64]] = {}
+        self._datasets: dict[str, Any] = {}
+        self.starts: dict[str, NDArray[np.int64]] = {}
+        self._descriptor = -1
+        self._file: Any = self._open()
+        try:
+            self._check_header(spec)
+            for column in columns:
+                self._add(column, spec.num_rows)
+            if not self._datasets:
+                self._file.close()
+                self._file = None
+        except BaseException:
+            self.close()
+            raise
+        _open_files.add(self)
+
+    def _open(self) -> Any:
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            return h5py.File(self.path, "r", locking=False)
+        except OSError as error:
+            self.close()
+            raise UserError(
+                f"{self.path}: cannot open the shard: {error}; check it with "
+                f"`heterps data info {self.path.parent} --verify`"
+            ) from error
+
+    def _check_header(self, spec: ShardSpec) -> None:
+        told = dict(self._file.attrs)
+        for name, expected in (
+            ("format", FORMAT),
+            ("num_rows", spec.num_rows),
+            ("block_rows", self.block_rows),
+        ):
+            if told.get(name) != expected:
+                raise UserError(
+                    f"{self.path}: {name} is {told.get(name)}, but the manifest says {expected}; "
+                    "the shard is from another dataset: prepare it again"
+                )
+
+    def _add(self, column: shardfile.Column, num_rows: int) -> None:
+        dataset = self._file.get(column.path)
+        found = None if dataset is None else (dataset.dtype, dataset.shape[1:], dataset.chunks)
+        wanted = (column.dtype, column.shape(0)[1:], column.shape(self.block_rows))
+        length_is_wrong = (
+            dataset is not None and column.per == "row" and dataset.shape[0] != num_rows
+        )
+        if found != wanted or length_is_wrong:
+            raise UserError(
+                f"{self.path}: column {column.path!r} is {found}, but the manifest says {wanted} "
+                f"with {num_rows} rows; the shard is from another dataset: prepare it again"
+            )
+        if column.per == "key":
+            slot = column.path.split("/")[1]
+            self.starts[slot] = self._file[shardfile.starts_path(slot)][()]
+            if dataset.shape[0] != self.starts[slot][-1]:
+                raise UserError(f"{self.path}: {column.path!r} does not have all its keys")
+        if dataset.id.get_create_plist().get_nfilters():
+            self._datasets[column.path] = dataset
+        else:
+            self._chunks[column.path] = _chunk_addresses(dataset, self.block_rows)
+
+    def read(self, column: shardfile.Column, first: int, last: int, out: NDArray[Any]) -> None:
+        """Items first .. last - 1 of a column into `out`, which has just that shape."""
+        if first == last:
+            return
+        addresses = self._chunks.get(column.path)
+        if addresses is None:
+            selection = np.s_[first:last]
+            self._datasets[column.path].read_direct(out, selection)
+            return
+        view = out.reshape(-1).view(np.uint8).data
+        size, step = column.item_bytes, self.block_rows
+        chunk_bytes = step * size
+        done = 0
+        while first < last:
+            chunk, within = divmod(first, step)
+            address = int(addresses[chunk])
+            end = chunk + 1
+            while end * step < last and addresses[end] == address + (end - chunk) * chunk_bytes:
+                end += 1  # neighbours in the file too: one read for all of them
+            count = min(last, end * step) - first
+            self._pread(view[done : done + count * size], address + within * size)
+            done += count * size
+            first += count
+
+    def _pread(self, view: memoryview, offset: int) -> None:
+        while view:
+            count = os.preadv(self._descriptor, [view], offset)
+            if count == 0:
+                raise UserError(f"{self.path}: ends early; it was cut off while being read")
+            view, offset = view[count:], offset + count
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if getattr(self, "_file", None) is not None:
+            self._file.close()
+            self._file = None
+
+
+def _chunk_addresses(dataset: Any, block_rows: int) -> NDArray[np.int64]:
+    addresses = np.zeros(-(-dataset.shape[0] // block_rows), np.int64)
+
+    def note(info: Any) -> None:
+        addresses[info.chunk_offset[0] // block_rows] = info.byte_offset
+
+    dataset.id.chunk_iter(note)
+    return addresses
+
+
+def _drop_descriptors() -> None:
+    # in the child of a fork: the parent's files are not ours to read
+    for shard in list(_open_files):
+        if shard._descriptor >= 0:
+            os.close(shard._descriptor)
+            shard._descriptor = -1
+
+
+os.register_at_fork(after_in_child=_drop_descriptors)
+
+
+class Storage:
+    """The shards of a dataset, opened when first needed; a bounded number stays open."""
+
+    def __init__(self, dataset: Dataset, columns: Sequence[shardfile.Column]) -> None:
+        self._dataset = dataset
+        self._columns = columns
+        self._open: OrderedDict[int, ShardFile] = OrderedDict()
+
+    def shard(self, number: int) -> ShardFile:
+        """An open shard."""
+        shard = self._open.get(number)
+        if shard is None:
+            manifest = self._dataset.manifest
+            spec = manifest.shards[number]
+            path = self._dataset.path / spec.file
+            shard = ShardFile(path, spec, self._columns, manifest.block_rows)
+            self._open[number] = shard
+            if len(self._open) > _MAX_OPEN:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(number)
+        return shard
+
+    def close(self) -> None:
+        """Close all of them."""
+        while self._open:
+            self._open.popitem()[1].close()
