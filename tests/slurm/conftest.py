@@ -1,0 +1,72 @@
+"""The development cluster for the tests of this folder: started once, always stopped."""
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm.dev_cluster.cluster import Cluster, missing_programs
+from slurm.dev_cluster.guard import start_guard
+from slurm.dev_cluster.spec import NODES, ClusterSpec, can_isolate
+from tests.slurm.client import SlurmClient
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slurm)
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Cluster]:
+    """A running cluster in a folder and on ports of its own."""
+    with tempfile.TemporaryDirectory(prefix="hs-", dir="/tmp") as folder:
+        spec = ClusterSpec(Path(folder), free_ports(1 + len(NODES)), isolate=can_isolate())
+        if missing := missing_programs(spec):
+            problem = (
+                f"SLURM IS NOT INSTALLED (no {', '.join(missing)}): nothing here was tested "
+                "on a cluster; as root: slurm/dev_cluster/cluster install"
+            )
+            if os.environ.get("CI"):
+                pytest.fail(problem)
+            pytest.skip(problem)
+        cluster = Cluster(spec)
+        cluster.up()
+        # pytest-timeout ends the process without running what follows the yield
+        start_guard(cluster, os.getpid())
+        try:
+            yield cluster
+        finally:
+            cluster.down()
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster) -> Iterator[SlurmClient]:
+    """Submits to the cluster and waits with limits; ends a test's jobs, revives its nodes."""
+    client = SlurmClient(slurm_cluster)
+    try:
+        yield client
+    finally:
+        client.clean_up()
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring free ports, below those that clients are given."""
+    for first in range(20_000 + os.getpid() % 8_000, 32_000, count):
+        if all(_is_free(first + i) for i in range(count)):
+            return first
+    raise RuntimeError("no free ports between 20000 and 32000")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

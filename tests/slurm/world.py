@@ -1,0 +1,16 @@
+"""A rank of the smoke test: says who it is in which world, and sums within its component."""
+
+import os
+import sys
+
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+component = int(sys.argv[1])
+mine = world.Split(component, world.rank)
+print(
+    f"rank={world.rank} of={world.size} component={component} "
+    f"node={os.environ['SLURMD_NODENAME']} host={MPI.Get_processor_name()} "
+    f"sum={mine.allreduce(world.rank)} all={world.allreduce(world.rank)}",
+    flush=True,
+)
