@@ -39,6 +39,7 @@ class Pool(Value):
     cores_per_rank: Positive = 1
     memory_per_node_gb: PositiveFloat = 4.0
     gpus_per_node: Annotated[int, Field(ge=0)] = 0
+    gpu_memory_gb: PositiveFloat | None = None
     data_sheet: str | None = None  # a shipped data sheet: the pool is then estimated, not measured
     slurm: SlurmOptions = SlurmOptions()
 
