@@ -82,8 +82,7 @@ class Environment:
 
     def _pip(self, title: str, *words: str | Path) -> None:
         install = ["-m", "pip", "--disable-pip-version-check", "install"]
-        env = {"VIRTUAL_ENV": str(self.settings.venv), "PIP_REQUIRE_VIRTUALENV": "1"}
-        self.progress.run(title, [self.python, *install, *words], env=env)
+        self.progress.run(title, [self.python, *install, *words])
 
     def _pinned(self, name: str) -> str:
         return f"{name}=={self.settings.pins[canonical(name)]}"
@@ -94,6 +93,8 @@ class Environment:
 
     def _make_venv(self) -> None:
         require_tools()
+        if (self.settings.venv / "conda-meta").is_dir():
+            return  # an environment of conda's: its Python is the one to install into
         clear = ["--clear"] if self.stamps.folder.is_dir() else []
         self.progress.run(
             "virtual environment", [sys.executable, "-m", "venv", *clear, self.settings.venv]
