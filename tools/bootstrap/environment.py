@@ -1,5 +1,6 @@
 """The steps of `make setup`, in the order that they need each other."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tools.bootstrap import choices
 from tools.bootstrap.cache import Cache, Stamps, content_key, file_digest
 from tools.bootstrap.core import core_key, install_core
 from tools.bootstrap.horovod import horovod_key, horovod_wheel
@@ -20,6 +22,7 @@ TORCH_BUILD = (
     "import torch; print(torch.__version__, torch.version.git_version, torch.version.cuda, "
     "torch.compiled_with_cxx11_abi())"
 )
+STAMPS_DIR = ".heterps"  # within the environment
 GROUPS = ("", "mpi", "report", "dev")  # the extras that developing and testing needs
 
 
@@ -31,6 +34,7 @@ class Settings:
     venv: Path
     mpi: Mpi
     pins: dict[str, str]
+    choices: dict[str, str]  # as given; remembered for the next time
     torch: str  # a requirement, such as torch==2.13.0
     torch_pip_args: tuple[str, ...]  # such as another package index for a CUDA build
 
@@ -47,6 +51,7 @@ class Environment:
         """Do the steps that are not done; true if there were any."""
         steps = (
             ("venv", self._venv_key, self._make_venv),
+            (choices.STAMP, self._choices_key, lambda: None),
             ("build-tools", self._build_tools_key, self._install_build_tools),
             ("torch", self._torch_key, self._install_torch),
             ("packages", self._packages_key, self._install_packages),
@@ -70,7 +75,7 @@ class Environment:
 
     @property
     def stamps(self) -> Stamps:
-        return Stamps(self.settings.venv / ".heterps")
+        return Stamps(self.settings.venv / STAMPS_DIR)
 
     @cached_property
     def toolchain(self) -> str:
@@ -95,10 +100,13 @@ class Environment:
         require_tools()
         if (self.settings.venv / "conda-meta").is_dir():
             return  # an environment of conda's: its Python is the one to install into
-        clear = ["--clear"] if self.stamps.folder.is_dir() else []
+        clear = ["--clear"] if self.stamps.folder.is_dir() else []  # one made by hand is adopted
         self.progress.run(
             "virtual environment", [sys.executable, "-m", "venv", *clear, self.settings.venv]
         )
+
+    def _choices_key(self) -> str:
+        return json.dumps(self.settings.choices)
 
     def _build_tools_key(self) -> str:
         return " ".join(self._pinned(name) for name in BUILD_TOOLS)
@@ -144,7 +152,7 @@ class Environment:
 
     @cached_property
     def _torch_build(self) -> str:
-        stamp = self.settings.venv / ".heterps/torch-build"  # importing torch takes a second
+        stamp = self.stamps.folder / "torch-build"  # importing torch takes a second
         key = self._torch_key()
         if stamp.is_file() and stamp.read_text().startswith(key + "\n"):
             return stamp.read_text().splitlines()[1]

