@@ -1,0 +1,1 @@
+"""From a layout to running ranks: one mpirun on this machine, or one job across partitions."""

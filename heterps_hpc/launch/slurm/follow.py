@@ -1,0 +1,99 @@
+"""Follow and end a submitted job: live progress, one exit code, no component left behind."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from heterps_hpc import history
+from heterps_hpc.errors import UserError
+from heterps_hpc.exit_codes import ExitCode, outcome
+from heterps_hpc.launch.progress import OnProgress, Progress
+from heterps_hpc.launch.slurm.commands import call
+from heterps_hpc.launch.slurm.queue import JobState, state
+from heterps_hpc.launch.slurm.submit import job_of
+from heterps_hpc.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+OnState = Callable[[JobState], None]
+
+
+def wait(
+    run_dir: Path | str,
+    *,
+    on_progress: OnProgress | None = None,
+    on_state: OnState | None = None,
+    poll_seconds: float = 2.0,
+    limit_seconds: float | None = None,
+) -> ExitCode:
+    """Wait for the run's job, through requeues, until it has ended for good."""
+    run = RunDir(run_dir)
+    job_id = job_of(run)
+    progress = Progress(run.metrics, on_progress)
+    give_up = None if limit_seconds is None else time.monotonic() + limit_seconds
+    before: JobState | None = None
+    while True:
+        now = state(job_id)
+        progress.poll()
+        if now is None or now.ended:
+            return final_code(run, now)
+        if on_state is not None and now != before:
+            on_state(now)
+        if now.torn:
+            mend(run, now)
+        before = now
+        if give_up is not None and time.monotonic() > give_up:
+            raise UserError(
+                f"job {job_id} is not at its end after {limit_seconds:.0f} s ({now}); it goes on; "
+                f"`heterps status {run.path}` shows it, `heterps cancel {run.path}` ends it"
+            )
+        time.sleep(poll_seconds)
+
+
+def cancel(run_dir: Path | str, *, save: bool = False) -> None:
+    """End the run's job: at once, or after a checkpoint and without a requeue."""
+    run = RunDir(run_dir)
+    job_id = job_of(run)
+    now = state(job_id)
+    if now is None or now.ended:
+        raise UserError(f"{run.path}: job {job_id} has ended already; nothing to cancel")
+    history.record(run, "stop_wanted", job_id=job_id, save=save)
+    running = not any(component.waiting for component in now.components)
+    if save and running:
+        call("scancel", "--signal=USR1", str(job_id))
+    else:
+        call("scancel", str(job_id))
+
+
+def mend(run: RunDir, now: JobState) -> None:
+    """End the components that outlived their leader, so that the whole job can start again."""
+    for component in now.components[1:]:
+        if not component.waiting and not component.ended:
+            log.warning(
+                "component %d (job %d) outlived its leader; ending it",
+                component.component,
+                component.job_id,
+            )
+            history.record(run, "torn", job_id=component.job_id)
+            call("scancel", str(component.job_id))
+
+
+def final_code(run: RunDir, now: JobState | None) -> ExitCode:
+    """The outcome of an ended job: the script's own conclusion, else what Slurm says."""
+    events = history.since_last(history.read(run), "submit")
+    this_start = history.since_last(events, "start")
+    end = history.last(this_start, "end")
+    if end is not None and not end.get("again", False):
+        return ExitCode(int(end["code"]))
+    if now is None:
+        return ExitCode.RANK_FAILED
+    states = {component.state for component in now.components}
+    if states == {"COMPLETED"}:
+        return ExitCode.DONE
+    if "CANCELLED" in states:
+        return ExitCode.STOPPED
+    noted = [event["code"] for event in this_start if event["event"] == "rank_end"]
+    return outcome(max(component.exit_code for component in now.components) or 1, noted)

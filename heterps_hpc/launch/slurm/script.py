@@ -1,0 +1,131 @@
+"""Render: a layout as one sbatch script. Pure: values in, text out; submitting is elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import jinja2
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.launch.mpi import Flavour
+from heterps_hpc.launch.mpi_env import mpi_environment
+from heterps_hpc.launch.ranks import (
+    RANK_PROGRAM,
+    rank_command,
+    thread_environment,
+    with_environment,
+)
+from heterps_hpc.launch.slurm import options
+from heterps_hpc.layout import Component, Layout
+from heterps_hpc.rundir import RunDir
+
+_PLUGIN: dict[Flavour, str] = {"mpich": "pmi2", "openmpi": "pmix"}
+_MOST_SECONDS_TO_SAVE = 120
+
+
+def render(
+    layout: Layout,
+    cluster: Cluster,
+    job: Job,
+    run_dir: Path | str,
+    *,
+    flavour: Flavour = "mpich",
+    python: str | None = None,
+    program: str = RANK_PROGRAM,
+) -> str:
+    """The batch script of a layout."""
+    run = RunDir(run_dir)
+    limit = options.limit_seconds(job, cluster)
+    headers = [
+        options.component_options(component, cluster, options.slurm_time(limit))
+        for component in layout.components
+    ]
+    headers[0] = [*_job_options(job, run.path, limit), *headers[0]]
+    site = cluster.site
+    for line in (*site.setup, *site.modules, *site.prefix, *site.srun_options):
+        if "\n" in line or "\0" in line:
+            raise UserError(f"site: {line!r} spans lines; write one entry per line")
+    python = site.python or python or sys.executable
+    variables = {**mpi_environment(flavour, "slurm"), **site.environment}
+    for name in variables:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UserError(f"site.environment: {name!r} is not a variable's name")
+    return _template().render(
+        run_dir=run.path,
+        headers=headers,
+        modules=site.modules,
+        setup=site.setup,
+        environment=variables,
+        srun=["srun", f"--mpi={site.srun_mpi or _PLUGIN[flavour]}", "--kill-on-bad-exit=1"],
+        parts=_srun_parts(layout, cluster, job, run.path, python, program),
+        history=run.history,
+        after=[*site.prefix, python, "-m", "heterps_hpc.launch.slurm.after", str(run.path)],
+    )
+
+
+def one_component(component: Component, cluster: Cluster, job: Job) -> str:
+    """A script of one component alone, to ask Slurm which one it refuses."""
+    limit = options.slurm_time(options.limit_seconds(job, cluster))
+    header = options.component_options(component, cluster, limit)
+    lines = [f"#SBATCH {options.sbatch_word(word)}" for word in header]
+    return "\n".join(["#!/bin/bash", *lines, "true", ""])
+
+
+def job_name(name: str) -> str:
+    """A job's name as Slurm's lists show it: letters, digits, dots and dashes."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
+    slug = re.sub("hetjob", "het-job", slug, flags=re.IGNORECASE)
+    return f"heterps-{slug or 'run'}"[:64]
+
+
+def _job_options(job: Job, run_dir: Path, limit_seconds: int) -> list[str]:
+    """Options of the whole job; they stand in component 0 and the others inherit them."""
+    options.check_words("run directory", str(run_dir))
+    if "\\" in str(run_dir):
+        raise UserError(
+            f"run directory {str(run_dir)!r} has a backslash, which Slurm takes for an escape; "
+            "choose another with --run-dir"
+        )
+    before_end = min(_MOST_SECONDS_TO_SAVE, limit_seconds // 5)
+    log = str(run_dir / "logs").replace("%", "%%")
+    return [
+        f"--job-name={job_name(job.name)}",
+        f"--output={log}/slurm-%j.log",
+        "--open-mode=append",
+        f"--signal=USR1@{before_end}",
+        "--requeue" if job.launch.max_restarts else "--no-requeue",
+    ]
+
+
+def _srun_parts(
+    layout: Layout, cluster: Cluster, job: Job, run_dir: Path, python: str, program: str
+) -> list[tuple[list[str], list[str]]]:
+    """Per component: srun's options, and the command of its ranks."""
+    parts = []
+    for number, component in enumerate(layout.components):
+        # a plain job has no groups, and srun fails when one is named
+        group = [f"--het-group={number}"] if len(layout.components) > 1 else []
+        words = [*group, *options.srun_options(component, cluster, job.launch.bind)]
+        command = rank_command(run_dir, number, python, cluster.site.prefix, program)
+        parts.append((words, with_environment(thread_environment(component), command)))
+    return parts
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("heterps_hpc", "slurm_templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["sbatch"] = options.sbatch_word
+    environment.filters["sh"] = lambda word: shlex.quote(str(word))
+    environment.filters["shwords"] = options.shell_words
+    return environment.get_template("job.sbatch.j2")

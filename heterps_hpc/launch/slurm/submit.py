@@ -1,0 +1,104 @@
+"""Submit: ask Slurm first, refuse in its own words, remember the job in the run directory."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from heterps_hpc import history
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.launch.mpi import Flavour, find_mpi
+from heterps_hpc.launch.ranks import RANK_PROGRAM
+from heterps_hpc.launch.slurm.commands import SlurmRefusal, call
+from heterps_hpc.launch.slurm.queue import state
+from heterps_hpc.launch.slurm.script import one_component, render
+from heterps_hpc.layout import Component, Layout
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.values import write_atomically
+
+
+def submit(
+    run_dir: Path | str,
+    layout: Layout,
+    cluster: Cluster,
+    job: Job,
+    *,
+    flavour: Flavour | None = None,
+    python: str | None = None,
+    program: str = RANK_PROGRAM,
+) -> int:
+    """Write the script, have Slurm check it, queue it; the number of the job."""
+    run = RunDir(run_dir).create()
+    refuse_second_job(run)
+    script = render(
+        layout,
+        cluster,
+        job,
+        run.path,
+        flavour=flavour or find_mpi().flavour,
+        python=python,
+        program=program,
+    )
+    write_atomically(run.script, script)
+    check(run.script, layout, cluster, job)
+    answer = call("sbatch", "--parsable", str(run.script), cwd=run.path)
+    job_id = int(answer.strip().split(";")[0])
+    history.record(run, "submit", job_id=job_id, num_components=len(layout.components))
+    return job_id
+
+
+def check(script: Path, layout: Layout, cluster: Cluster, job: Job) -> None:
+    """`sbatch --test-only`; a refusal names the components concerned."""
+    try:
+        call("sbatch", "--test-only", str(script))
+    except SlurmRefusal as refusal:
+        guilty = _refused_components(layout, cluster, job)
+        parts = [
+            f"component {number} ({part.num_ranks} ranks on {part.num_nodes} nodes of partition "
+            f"{part.partition!r}): {words}"
+            for number, part, words in guilty
+        ]
+        where = "; ".join(parts) or refusal.words
+        raise UserError(
+            f"Slurm refuses the job: {where}; change the limits of these pools in the cluster "
+            "file and plan again (`sinfo` shows what there is)"
+        ) from None
+
+
+def job_of(run: RunDir) -> int:
+    """The Slurm job last submitted for a run."""
+    last = history.last(history.read(run), "submit")
+    if last is None:
+        raise UserError(f"{run.path}: no Slurm job was submitted from this run directory")
+    return int(last["job_id"])
+
+
+def refuse_second_job(run: RunDir) -> None:
+    """Two jobs in one run directory would overwrite each other's checkpoints."""
+    last = history.last(history.read(run), "submit")
+    if last is None:
+        return
+    now = state(int(last["job_id"]))
+    if now is not None and not now.ended:
+        raise UserError(
+            f"{run.path}: job {last['job_id']} of this run is still there ({now}); wait for it, "
+            "`heterps cancel` it, or choose another directory with --run-dir"
+        )
+
+
+def _refused_components(
+    layout: Layout, cluster: Cluster, job: Job
+) -> list[tuple[int, Component, str]]:
+    """Ask about each component alone: Slurm does not say which part of a job it dislikes."""
+    guilty = []
+    for number, component in enumerate(layout.components):
+        with tempfile.NamedTemporaryFile("w", suffix=".sbatch") as file:
+            file.write(one_component(component, cluster, job))
+            file.flush()
+            try:
+                call("sbatch", "--test-only", file.name)
+            except SlurmRefusal as refusal:
+                guilty.append((number, component, refusal.words))
+    return guilty

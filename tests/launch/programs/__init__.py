@@ -1,0 +1,1 @@
+"""Small MPI programs that stand where the trainer stands, each with one behaviour to test."""

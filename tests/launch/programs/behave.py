@@ -1,0 +1,51 @@
+"""A rank that does as RUN_DIR/behave.json says: leave with a code, wait, die, or stop when asked.
+
+It is started exactly as the trainer is, so it tells what a launcher really does.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+LIMIT_SECONDS = 60.0  # a forgotten rank ends by itself
+
+
+def main() -> int:
+    run_dir = Path(sys.argv[1])
+    component = int(sys.argv[3])
+    world = MPI.COMM_WORLD
+    orders: dict[str, Any] = json.loads((run_dir / "behave.json").read_text())
+    order = orders.get(str(world.rank), orders["default"])
+    asked: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: asked.append(number))
+    facts = {
+        "rank": world.rank,
+        "size": world.size,
+        "component": component,
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "node": os.environ.get("SLURMD_NODENAME"),
+        "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        "pid": os.getpid(),
+    }
+    world.barrier()
+    (run_dir / f"rank-{world.rank}-{facts['restart']}.json").write_text(json.dumps(facts))
+    if order == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if order == "raise":
+        raise RuntimeError("as told")
+    if order == "wait" or (order == "wait first" and facts["restart"] == 0):
+        give_up = time.monotonic() + LIMIT_SECONDS
+        while not asked and time.monotonic() < give_up:
+            time.sleep(0.05)
+        return 3 if asked else 1
+    return int(order) if isinstance(order, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
