@@ -98,7 +98,7 @@ def mpirun(
 def mpirun_pytest(num_ranks: int, tests: Iterable[str | Path], timeout: float) -> Outcome:
     """Run pytest-mpi tests: as `mpirun -n N python -m mpi4py -m pytest --with-mpi -x TESTS`."""
     # -x, because a rank that goes on after a failure would meet the others in the wrong collective
-    options = ["--with-mpi", "-x", "--color=no", "-q", "-p", "no:cacheprovider"]
+    options = ["-p", "pytest_mpi", "--with-mpi", "-x", "--color=no", "-q", "-p", "no:cacheprovider"]
     limits = [f"--timeout={max(1, int(timeout) - 5)}", "--timeout-method=thread"]
     return mpirun(num_ranks, ["-m", "pytest", *options, *limits, *tests], timeout)
 
