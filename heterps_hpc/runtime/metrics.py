@@ -19,16 +19,16 @@ def auc(scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) 
     NaN when all labels are alike, as no pair then exists.
     """
     score, label, weight = _columns(scores, labels, weights)
-    order = np.argsort(score, kind="stable")
-    score, clicks, shows = score[order], (weight * label)[order], (weight * (1 - label))[order]
-    firsts = np.flatnonzero(np.r_[True, score[1:] != score[:-1]]) if len(score) else []
-    click_ties = np.add.reduceat(clicks, firsts) if len(score) else np.zeros(0)
-    show_ties = np.add.reduceat(shows, firsts) if len(score) else np.zeros(0)
-    below = np.cumsum(show_ties) - show_ties
-    pairs = float(clicks.sum() * shows.sum())
+    pairs = float((weight * label).sum() * (weight * (1 - label)).sum())
     if pairs <= 0:
         return float("nan")
-    return float((click_ties * (below + 0.5 * show_ties)).sum() / pairs)
+    order = np.argsort(score, kind="stable")
+    score, clicks, shows = score[order], (weight * label)[order], (weight * (1 - label))[order]
+    firsts = np.flatnonzero(np.r_[True, score[1:] != score[:-1]])
+    tied_clicks = np.add.reduceat(clicks, firsts)
+    tied_shows = np.add.reduceat(shows, firsts)
+    below = np.cumsum(tied_shows) - tied_shows
+    return float((tied_clicks * (below + 0.5 * tied_shows)).sum() / pairs)
 
 
 def log_loss(logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> float:

@@ -1,0 +1,160 @@
+"""Builds everything that one rank needs to run its part of a layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from heterps_hpc.config import Job
+from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.model import LOSS, SCORE, Model
+from heterps_hpc.runtime.dense import DenseRole
+from heterps_hpc.runtime.exchange import Exchange
+from heterps_hpc.runtime.feed import want_of
+from heterps_hpc.runtime.shapes import tensor_shapes
+from heterps_hpc.runtime.sparse import SparseRole
+from heterps_hpc.runtime.stage import StageModules
+from heterps_hpc.runtime.steps import Steps
+from heterps_hpc.runtime.stopwatch import Stopwatch
+from heterps_hpc.runtime.tables import TableShards
+from heterps_hpc.runtime.wiring import Shapes, outlets_of
+from heterps_hpc.runtime.world import World
+
+_WIRE = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class Parts:
+    """A rank's share of the model, and how its roles are made."""
+
+    world: World
+    job: Job
+    model: Model
+    dataset: Dataset
+    shapes: Shapes
+    shards: TableShards | None
+    modules: StageModules | None
+    watch: Stopwatch
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of rows and activations in memory."""
+        return torch.float64 if self.job.train.precision == "float64" else torch.float32
+
+    @property
+    def wire(self) -> torch.dtype:
+        """Type of rows and activations in messages."""
+        return torch.float64 if self.dtype == torch.float64 else _WIRE[self.job.train.wire]
+
+    def writes(self, tensor: str) -> bool:
+        """Whether a dense layer of this rank's stage writes the tensor."""
+        if self.modules is None:
+            return False
+        return any(tensor in layer.writes for layer in self.modules.layers)
+
+    def sparse_role(self, exchange: Exchange, ring: int) -> SparseRole | None:
+        """This rank's sparse role, if it holds shards."""
+        if self.shards is None:
+            return None
+        layout = self.world.layout
+        return SparseRole(
+            self.shards,
+            outlets_of(self.world.entry, self.model, layout),
+            layout.stage_ranks,
+            exchange,
+            batch_size=self.job.train.batch_size,
+            num_micro_batches=self.job.train.micro_batches,
+            ring=ring,
+            dtype=self.dtype,
+            wire=self.wire,
+            watch=self.watch,
+        )
+
+    def dense_role(self, exchange: Exchange, ring: int) -> DenseRole | None:
+        """This rank's dense role, if its stage has modules."""
+        if self.modules is None:
+            return None
+        return DenseRole(
+            self.world.entry,
+            self.model,
+            self.world.layout,
+            self.shapes,
+            self.modules,
+            exchange,
+            batch_size=self.job.train.batch_size,
+            num_micro_batches=self.job.train.micro_batches,
+            ring=ring,
+            wire=self.wire,
+            seed=self.job.train.seed,
+            watch=self.watch,
+        )
+
+    def order(self, dataset: Dataset, *, train: bool) -> Order:
+        """The order of samples: shuffled for training, as stored otherwise."""
+        data = self.job.data
+        return Order(
+            dataset,
+            self.job.train.batch_size,
+            self.job.train.seed,
+            shuffle=data.shuffle and train,
+            drop_last=data.drop_last and train,
+        )
+
+    def sparse_reader(self, dataset: Dataset, order: Order, steps: Steps, first: int) -> Reader:
+        """Keys of this rank's slots, for all rows of each batch."""
+        assert self.shards is not None
+        want = Want(slots=self.shards.data_slots(), dense=False, labels=self.shards.counters)
+        return self._reader(dataset, order, want, steps, first, rows=None)
+
+    def dense_reader(
+        self, dataset: Dataset, order: Order, role: DenseRole, steps: Steps, first: int
+    ) -> Reader:
+        """Labels and dense columns, for this replica's rows of each batch."""
+        want = want_of(
+            role.data_reads,
+            label=self.writes(SCORE),
+            weight=dataset.manifest.has_weight and (self.writes(LOSS) or self.writes(SCORE)),
+        )
+        return self._reader(dataset, order, want, steps, first, rows=role.replica_ranges)
+
+    def weight_reader(
+        self, dataset: Dataset, order: Order, steps: Steps, first: int
+    ) -> Reader | None:
+        """Weights of whole batches where samples have weights: their sum divides the loss."""
+        if not (dataset.manifest.has_weight and self.writes(LOSS)):
+            return None
+        want = Want(slots=(), dense=False, labels=False, weight=True)
+        return self._reader(dataset, order, want, steps, first, rows=None)
+
+    def _reader(
+        self,
+        dataset: Dataset,
+        order: Order,
+        want: Want,
+        steps: Steps,
+        first: int,
+        rows: object,
+    ) -> Reader:
+        return Reader(
+            dataset,
+            order,
+            want,
+            rows=rows,  # type: ignore[arg-type]
+            start=steps.position(first),
+            num_epochs=None,
+            read_ahead=self.job.data.read_ahead,
+        )
+
+
+def make_parts(world: World, job: Job, model: Model, dataset: Dataset, watch: Stopwatch) -> Parts:
+    """Build this rank's tables and modules."""
+    world.layout.check_model(model)
+    entry = world.entry
+    shapes = tensor_shapes(model, len(dataset.manifest.dense_columns))
+    shards = TableShards(entry, model, world.layout, job, dataset) if entry.sparse else None
+    modules = None
+    if entry.dense:
+        device = world.layout.components[entry.component].device
+        modules = StageModules(model, world.my_stage.layers, job, device)
+    return Parts(world, job, model, dataset, shapes, shards, modules, watch)

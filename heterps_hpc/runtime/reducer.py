@@ -1,0 +1,116 @@
+"""Sum of dense gradients over the replicas of a stage.
+
+The gradients of a stage live in one flat buffer, reduced as one tensor: how Horovod fuses several
+tensors depends on timing, and with it the order of summation, so bits would not repeat; and small
+layers would each pay its cycle time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal, Protocol
+
+import torch
+from mpi4py import MPI
+
+from heterps_hpc.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+class Reducer(Protocol):
+    """Sums a tensor in place over a stage."""
+
+    name: str
+
+    def start(self, flat: torch.Tensor) -> None:
+        """Begin to sum; `flat` must not be touched until `finish`."""
+
+    def finish(self) -> None:
+        """Wait until the sum is there."""
+
+    def close(self) -> None:
+        """Give resources back."""
+
+
+class NoReducer:
+    """A stage of one rank has nothing to sum."""
+
+    name = "none"
+
+    def start(self, flat: torch.Tensor) -> None:
+        """Nothing to do."""
+
+    def finish(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class HorovodReducer:
+    """Horovod's ring-allreduce over the stage's communicator."""
+
+    name = "horovod"
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        hvd.init(comm=comm)
+        self._handle: int | None = None
+
+    def start(self, flat: torch.Tensor) -> None:
+        """Hand the buffer to Horovod's thread."""
+        self._handle = self._hvd.allreduce_async_(flat, op=self._hvd.Sum, name="gradients")
+
+    def finish(self) -> None:
+        """Wait for Horovod's thread."""
+        self._hvd.synchronize(self._handle)
+
+    def close(self) -> None:
+        """Stop Horovod's thread."""
+        self._hvd.shutdown()
+
+
+class MpiReducer:
+    """MPI_Allreduce, for machines where Horovod does not build, and for tests. CPU only."""
+
+    name = "mpi"
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._flat: torch.Tensor | None = None
+
+    def start(self, flat: torch.Tensor) -> None:
+        """Remember the buffer; the work is done in `finish`."""
+        self._flat = flat
+
+    def finish(self) -> None:
+        """Sum in place (through host memory if the buffer is on a device)."""
+        assert self._flat is not None
+        host = self._flat.cpu()
+        self._comm.Allreduce(MPI.IN_PLACE, host.numpy(), op=MPI.SUM)
+        if host is not self._flat:
+            self._flat.copy_(host)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def make_reducer(comm: MPI.Intracomm, choice: Literal["auto", "horovod", "mpi"]) -> Reducer:
+    """The reducer for a stage; `auto` is Horovod where it is installed."""
+    if comm.size == 1:
+        return NoReducer()
+    if choice == "mpi":
+        return MpiReducer(comm)
+    try:
+        return HorovodReducer(comm)
+    except ImportError as error:
+        if choice == "horovod":
+            raise UserError(
+                f"train.reducer is 'horovod', but it cannot be imported ({error}); build it "
+                "(make setup) or choose 'mpi'"
+            ) from None
+        log.warning("Horovod cannot be imported (%s); summing with MPI_Allreduce instead", error)
+        return MpiReducer(comm)

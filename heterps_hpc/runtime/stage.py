@@ -1,0 +1,106 @@
+"""The torch modules of one stage, with all parameters and gradients in two flat buffers.
+
+Flat buffers make the reducer's order of summation fixed, and the optimizer one fused call: all
+offered optimizers work element by element, so they cannot tell one long tensor from many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from heterps_hpc.config import DenseOptimizer, Job
+from heterps_hpc.model import Model
+from heterps_hpc.models.initial import make_module
+from heterps_hpc.runtime.shapes import as_tuple
+
+
+class StageModules:
+    """The dense layers of one stage, in order."""
+
+    def __init__(self, model: Model, layers: tuple[str, ...], job: Job, device: str) -> None:
+        self.device = torch.device(device)
+        self.dtype = torch.float64 if job.train.precision == "float64" else torch.float32
+        self._autocast = job.train.precision == "bf16"
+        self.layers = [model.layer(name) for name in layers if not model.layer(name).is_embedding]
+        self.modules: dict[str, nn.Module] = {
+            layer.name: make_module(layer, job.train.seed, self.dtype).to(self.device)
+            for layer in self.layers
+        }
+        self.parameters, self.gradients = self._flatten()
+        self.optimizer = make_optimizer(job.train.dense, self.parameters)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All parameters as LAYER.PARAMETER, in a fixed order."""
+        for layer, module in self.modules.items():
+            for name, parameter in module.named_parameters():
+                yield f"{layer}.{name}", parameter
+
+    def named_slices(self) -> dict[str, tuple[int, torch.Size]]:
+        """Where each parameter lies in the flat buffers: first element and shape."""
+        slices = {}
+        first = 0
+        for name, parameter in self.named_parameters():
+            slices[name] = (first, parameter.shape)
+            first += parameter.numel()
+        return slices
+
+    def run(self, tensors: dict[str, torch.Tensor]) -> Iterator[str]:
+        """Run layer after layer on `tensors`, adding what each writes; yields between layers."""
+        for layer in self.layers:
+            inputs = [tensors[name] for name in layer.reads]
+            with self._precision():
+                outputs = as_tuple(self.modules[layer.name](*inputs))
+            for name, value in zip(layer.writes, outputs, strict=True):
+                tensors[name] = value
+            yield layer.name
+
+    def clear_gradients(self) -> None:
+        """Set all gradients to zero, keeping their memory."""
+        self.gradients.zero_()
+
+    def apply(self, lr: float, clip_factor: float | None) -> None:
+        """One optimizer step with the gradients in the flat buffer."""
+        if self.parameters.numel() == 0:
+            return
+        if clip_factor is not None and clip_factor < 1.0:
+            self.gradients.mul_(clip_factor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if not self._autocast:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _flatten(self) -> tuple[nn.Parameter, torch.Tensor]:
+        """Move every parameter and its gradient into two flat buffers; keep views."""
+        named = list(self.named_parameters())
+        total = sum(parameter.numel() for _, parameter in named)
+        flat = torch.empty(total, dtype=self.dtype, device=self.device)
+        gradients = torch.zeros_like(flat)
+        first = 0
+        for _, parameter in named:
+            last = first + parameter.numel()
+            flat[first:last].copy_(parameter.data.view(-1))
+            parameter.data = flat[first:last].view(parameter.shape)
+            parameter.grad = gradients[first:last].view(parameter.shape)
+            first = last
+        parameters = nn.Parameter(flat)
+        parameters.grad = gradients
+        return parameters, gradients
+
+
+def make_optimizer(spec: DenseOptimizer, flat: nn.Parameter) -> torch.optim.Optimizer:
+    """The dense optimizer over one flat tensor."""
+    common = {"lr": spec.lr, "weight_decay": spec.weight_decay}
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD([flat], momentum=spec.momentum, **common)
+    if spec.optimizer == "adagrad":
+        return torch.optim.Adagrad([flat], eps=spec.eps, **common)
+    kind = torch.optim.AdamW if spec.optimizer == "adamw" else torch.optim.Adam
+    return kind([flat], eps=spec.eps, betas=spec.betas, fused=True, **common)

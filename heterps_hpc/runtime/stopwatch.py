@@ -1,0 +1,77 @@
+"""Where the time of a rank went: seconds per phase, and a timeline of some batches."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Any
+
+
+class Stopwatch:
+    """Adds up seconds per phase; phases may nest, and then each counts only its own time."""
+
+    def __init__(self, rank: int = 0, traced_steps: range = range(0)) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.events: list[dict[str, Any]] = []  # Chrome's trace format
+        self.step = 0
+        self.current = "start"
+        self._rank = rank
+        self._traced_steps = traced_steps
+        self._stack: list[tuple[str, float, float]] = []  # phase, began, seconds of inner phases
+
+    def phase(self, name: str) -> _Phase:
+        """A context in which time counts for that phase."""
+        return _Phase(self, name)
+
+    def reset(self) -> None:
+        """Forget what was counted so far."""
+        self.seconds.clear()
+
+    def begin(self, name: str) -> None:
+        """Start a phase."""
+        self.current = name
+        self._stack.append((name, time.perf_counter(), 0.0))
+
+    def end(self) -> None:
+        """End the innermost phase."""
+        name, began, inner = self._stack.pop()
+        now = time.perf_counter()
+        self.seconds[name] += now - began - inner
+        if self._stack:
+            outer, outer_began, outer_inner = self._stack[-1]
+            self._stack[-1] = (outer, outer_began, outer_inner + now - began)
+            self.current = outer
+        if self.step in self._traced_steps:
+            self.events.append(
+                {
+                    "name": name,
+                    "ph": "X",
+                    "pid": self._rank,
+                    "tid": 0,
+                    "ts": began * 1e6,
+                    "dur": (now - began) * 1e6,
+                    "args": {"step": self.step},
+                }
+            )
+
+
+class _Phase:
+    """Context manager of one phase; a class, because a generator costs several times as much."""
+
+    __slots__ = ("_name", "_watch")
+
+    def __init__(self, watch: Stopwatch, name: str) -> None:
+        self._watch = watch
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._watch.begin(self._name)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watch.end()

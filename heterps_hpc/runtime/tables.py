@@ -1,0 +1,203 @@
+"""The table shards of one rank: they pull all rows of a batch, and push all its gradients.
+
+A rank works on whole batches, whatever the micro-batches: all pulls of a batch see the same
+state of the table, and all its gradients make one update per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps_hpc.config import Job
+from heterps_hpc.core import Table, TableConfig
+from heterps_hpc.dataset import Batch, Dataset, Keys
+from heterps_hpc.layout import Layout, RankLayout
+from heterps_hpc.model import Lookup, Model, NegativeSlot
+from heterps_hpc.negatives import distinct_keys, draw_negatives
+
+Matrix = NDArray[Any]
+
+
+@dataclass
+class Pulled:
+    """What a push needs to know of its pull: the resolved rows of every look-up."""
+
+    handles: dict[Lookup, Any]
+    num_rows: int
+    clicks: NDArray[np.float32] | None
+
+
+def table_config(model: Model, name: str, job: Job, spill_suffix: str) -> TableConfig:
+    """How one table learns, from the job."""
+    spec = model.table(name)
+    sparse, options = job.train.sparse, job.train.tables
+    spill = None
+    if options.spill_dir is not None:
+        options.spill_dir.mkdir(parents=True, exist_ok=True)
+        spill = str(options.spill_dir / f"{name}-{spill_suffix}.rows")
+    num_tables = len(model.tables)
+    return TableConfig(
+        dim=spec.dim,
+        optimizer=sparse.optimizer,
+        lr=sparse.lr,
+        eps=sparse.eps,
+        weight_decay=sparse.weight_decay,
+        beta1=sparse.betas[0],
+        beta2=sparse.betas[1],
+        clip_norm=sparse.clip_norm,
+        name=name,
+        seed=job.train.seed,
+        init="uniform",
+        init_scale=spec.init_scale,
+        dtype="float64" if job.train.precision == "float64" else "float32",
+        num_partitions=options.num_partitions,
+        threads=options.threads,
+        admission=options.admit_after,
+        sketch_bytes=options.sketch_bytes,
+        counters=options.counters,
+        show_decay=options.show_decay,
+        max_age=options.evict_after_steps,
+        min_score=options.evict_below_score,
+        evict_every=options.evict_every,
+        nonfinite=options.on_nonfinite,
+        hot_bytes=None if options.hot_bytes is None else max(1, options.hot_bytes // num_tables),
+        spill_path=spill,
+    )
+
+
+class TableShards:
+    """The tables (or parts of tables) that one rank holds, and the look-ups that read them."""
+
+    def __init__(
+        self, entry: RankLayout, model: Model, layout: Layout, job: Job, dataset: Dataset
+    ) -> None:
+        self._model = model
+        self._seed = job.train.seed
+        self.counters = job.train.tables.counters
+        self.tables: dict[str, Table] = {
+            shard.table: Table(
+                table_config(model, shard.table, job, f"rank{entry.rank}"),
+                partitions=range(shard.first_partition, shard.last_partition),
+            )
+            for shard in entry.shards
+        }
+        self.lookups = [lookup for lookup in model.lookups if lookup.table in self.tables]
+        self._candidates = {
+            negative.name: distinct_keys(dataset.key_sample(negative.source))
+            for negative in model.negatives
+            if any(lookup.slot == negative.name for lookup in self.lookups)
+        }
+
+    def data_slots(self) -> tuple[str, ...]:
+        """Columns that this rank reads: those of its look-ups that are not derived."""
+        slots = dict.fromkeys(lookup.slot for lookup in self.lookups)
+        return tuple(slot for slot in slots if self._model.negative(slot) is None)
+
+    def pull(self, batch: Batch, out: Mapping[Lookup, Matrix], *, train: bool) -> Pulled:
+        """Fill the columns of every look-up with pooled rows for the whole batch."""
+        handles = {}
+        drawn: dict[str, Keys] = {}
+        for lookup in self.lookups:
+            keys = self._keys(lookup, batch, drawn)
+            table = self.tables[lookup.table]
+            if lookup.pooling == "none":
+                handles[lookup] = _pull_sequence(table, lookup, keys, out[lookup], train)
+            else:
+                handles[lookup] = table.pull(
+                    keys.keys,
+                    keys.offsets,
+                    weights=keys.weights,
+                    pooling=lookup.pooling,
+                    out=out[lookup],
+                    train=train,
+                )
+        clicks = None
+        if train and self.counters and batch.labels is not None:
+            clicks = np.ascontiguousarray(batch.labels[:, 0])
+        return Pulled(handles, batch.num_rows, clicks)
+
+    def push(
+        self, pulled: Pulled, gradients: Mapping[Lookup, Matrix], step: int, lr: float
+    ) -> None:
+        """One optimizer step of every row that the batch touched."""
+        for name, table in self.tables.items():
+            lookups = [lookup for lookup in self.lookups if lookup.table == name]
+            parts = [_gradient_rows(lookup, gradients[lookup], table) for lookup in lookups]
+            clicks = None
+            if pulled.clicks is not None:
+                clicks = [_repeat_clicks(lookup, pulled.clicks) for lookup in lookups]
+            table.push(
+                [pulled.handles[lookup] for lookup in lookups],
+                parts,
+                step=step,
+                lr=lr,
+                clicks=clicks,
+            )
+
+    def discard(self, pulled: Pulled) -> None:
+        """Drop a pull whose gradients will not come."""
+        for lookup, handle in pulled.handles.items():
+            self.tables[lookup.table].discard(handle)
+
+    def _keys(self, lookup: Lookup, batch: Batch, drawn: dict[str, Keys]) -> Keys:
+        negative = self._model.negative(lookup.slot)
+        if negative is None:
+            return batch.slots[lookup.slot]
+        if lookup.slot not in drawn:
+            drawn[lookup.slot] = self._draw(negative, batch)
+        return drawn[lookup.slot]
+
+    def _draw(self, negative: NegativeSlot, batch: Batch) -> Keys:
+        keys = draw_negatives(
+            self._candidates[negative.name],
+            negative.num_keys,
+            self._seed,
+            batch.epoch,
+            batch.sample_ids,
+            slot=negative.name,
+        )
+        offsets = np.arange(batch.num_rows + 1, dtype=np.int64) * negative.num_keys
+        return Keys(keys.reshape(-1), offsets, None)
+
+
+def _pull_sequence(table: Table, lookup: Lookup, keys: Keys, out: Matrix, train: bool) -> Any:
+    """Unpooled: the first `max_keys` keys of a sample, each in a place of its own, zeros behind."""
+    num_rows, width = out.shape
+    dim = width // lookup.max_keys
+    if keys.offsets is None:
+        lengths = np.ones(num_rows, dtype=np.int64)
+        starts = np.arange(num_rows, dtype=np.int64)
+    else:
+        lengths = np.minimum(np.diff(keys.offsets), lookup.max_keys)
+        starts = keys.offsets[:-1]
+    place = np.arange(lookup.max_keys)
+    taken = place[None, :] < lengths[:, None]
+    positions = (starts[:, None] + place[None, :])[taken]
+    offsets = np.zeros(num_rows * lookup.max_keys + 1, dtype=np.int64)
+    np.cumsum(taken.reshape(-1), out=offsets[1:])
+    vectors = np.zeros((num_rows * lookup.max_keys, dim), dtype=out.dtype)
+    handle = table.pull(
+        np.ascontiguousarray(keys.keys[positions]),
+        offsets,
+        weights=None if keys.weights is None else np.ascontiguousarray(keys.weights[positions]),
+        pooling="sum",
+        out=vectors,
+        train=train,
+    )
+    out[:] = vectors.reshape(num_rows, width)
+    return handle
+
+
+def _gradient_rows(lookup: Lookup, gradient: Matrix, table: Table) -> Matrix:
+    if lookup.pooling != "none":
+        return gradient
+    return np.ascontiguousarray(gradient).reshape(len(gradient) * lookup.max_keys, -1)
+
+
+def _repeat_clicks(lookup: Lookup, clicks: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.repeat(clicks, lookup.max_keys) if lookup.pooling == "none" else clicks

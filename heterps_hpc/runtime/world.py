@@ -1,0 +1,74 @@
+"""The world of a run: this rank's place in the layout, and one communicator per use.
+
+Libraries never share a communicator: a message of one could be taken by another.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+from heterps_hpc.errors import UserError
+from heterps_hpc.layout import Layout, RankLayout, Stage
+
+
+@dataclass(frozen=True)
+class World:
+    """Communicators and this rank's entry of the layout."""
+
+    layout: Layout
+    entry: RankLayout
+    control: MPI.Intracomm  # all ranks: votes, barriers
+    exchange: MPI.Intracomm  # all ranks: rows, activations and their gradients
+    evaluation: MPI.Intracomm  # all ranks: the same while training messages are under way
+    stage: MPI.Intracomm  # ranks of this stage: the reducer
+    dense: MPI.Intracomm  # ranks of all dense stages (on others: COMM_SELF)
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.entry.rank
+
+    @property
+    def my_stage(self) -> Stage:
+        """This rank's stage."""
+        return self.layout.stages[self.entry.stage]
+
+    def name(self) -> str:
+        """Rank, role, stage and host, for logs and errors."""
+        return (
+            f"rank {self.rank} {self.entry.role} stage {self.entry.stage} on {os.uname().nodename}"
+        )
+
+    def free(self) -> None:
+        """Give the communicators back."""
+        for comm in (self.dense, self.stage, self.evaluation, self.exchange, self.control):
+            if comm != MPI.COMM_SELF:
+                comm.Free()
+
+
+def make_world(comm: MPI.Intracomm, layout: Layout) -> World:
+    """Check that the world is the one the layout describes, and split it."""
+    if comm.size != layout.num_ranks:
+        raise UserError(
+            f"the layout has {layout.num_ranks} ranks, MPI started {comm.size}; start as many "
+            "(heterps launch does), or plan again"
+        )
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise UserError(
+            "MPI was started without MPI_THREAD_MULTIPLE, which Horovod needs; import mpi4py "
+            "first, or use an MPI built with threads"
+        )
+    entry = layout.ranks[comm.rank]
+    dense = comm.Split(0 if entry.dense else MPI.UNDEFINED, comm.rank)
+    return World(
+        layout=layout,
+        entry=entry,
+        control=comm.Dup(),
+        exchange=comm.Dup(),
+        evaluation=comm.Dup(),
+        stage=comm.Split(entry.stage, entry.replica),
+        dense=dense if dense != MPI.COMM_NULL else MPI.COMM_SELF,
+    )
