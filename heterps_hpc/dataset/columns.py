@@ -37,6 +37,14 @@ class Keys:
         weights = None if self.weights is None else self.weights[lo:hi]
         return Keys(self.keys[lo:hi], self.offsets[first : last + 1] - lo, weights)
 
+    def pick(self, rows: Int64s) -> Keys:
+        """Copies of the given samples, in that order."""
+        if self.offsets is None:
+            return Keys(self.keys[rows])
+        offsets, places = gather_ragged(np.diff(self.offsets), rows)
+        weights = None if self.weights is None else self.weights[places]
+        return Keys(self.keys[places], offsets, weights)
+
     @staticmethod
     def join(parts: Sequence[Keys]) -> Keys:
         """One after the other."""
@@ -59,11 +67,28 @@ def _cut(column: Any, first: int, last: int) -> Any:
     return None if column is None else column[first:last]
 
 
+def _pick(column: Any, rows: Int64s) -> Any:
+    return None if column is None else column[rows]
+
+
 def offsets_of(lengths: NDArray[Any]) -> Int64s:
     """CSR offsets from the number of keys of each sample."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def gather_ragged(lengths: NDArray[Any], rows: Int64s) -> tuple[Int64s, Int64s]:
+    """For samples with these numbers of keys: the offsets of the picked samples, and the place
+    of each of their keys among all keys."""
+    starts = np.cumsum(lengths, dtype=np.int64)
+    starts -= lengths
+    picked = lengths[rows]
+    offsets = offsets_of(picked)
+    # the start of each key's sample, moved on by the key's place in the sample
+    places = np.repeat(starts[rows] - offsets[:-1], picked)
+    places += np.arange(len(places))
+    return offsets, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +115,13 @@ class Rows:
         return Rows(
             {name: keys.cut(first, last) for name, keys in self.slots.items()},
             *(_cut(getattr(self, name), first, last) for name in _SINGLE),
+        )
+
+    def pick(self, rows: Int64s) -> Rows:
+        """Copies of the given samples, in that order."""
+        return Rows(
+            {name: keys.pick(rows) for name, keys in self.slots.items()},
+            *(_pick(getattr(self, name), rows) for name in _SINGLE),
         )
 
     @staticmethod

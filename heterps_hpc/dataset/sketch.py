@@ -108,9 +108,10 @@ class KeySample:
         self.tags = np.concatenate([self.tags, tags])
         self.keys = np.concatenate([self.keys, keys])
         if len(self.tags) >= 2 * self.size:
-            self._shrink()
+            self.shrink()
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
+        """Keep no more than the sample itself."""
         if len(self.tags) > self.size:
             chosen = np.argpartition(self.tags, self.size - 1)[: self.size]
             self.tags, self.keys = self.tags[chosen], self.keys[chosen]
@@ -118,5 +119,5 @@ class KeySample:
 
     def result(self) -> UInt64s:
         """The sample, in random order."""
-        self._shrink()
+        self.shrink()
         return self.keys[np.argsort(self.tags, kind="stable")]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.dataset import shardfile
-from heterps_hpc.dataset.columns import Keys, Rows, offsets_of
+from heterps_hpc.dataset.columns import Keys, Rows, gather_ragged, offsets_of
 from heterps_hpc.dataset.dataset import Dataset
 from heterps_hpc.dataset.manifest import SlotSpec
 from heterps_hpc.dataset.order import BlockTable, Window
@@ -150,11 +150,7 @@ class WindowLoader:
                 offsets_of(counts),
                 *(self._read_keys(c, slot.name, window, shards, None) for c in weights),
             )
-        starts = np.cumsum(counts, dtype=np.int64) - counts
-        offsets = offsets_of(counts[picks])
-        # the place of each wanted key: the start of its sample, and on from there
-        places = np.repeat(starts[picks] - offsets[:-1], np.diff(offsets))
-        places += np.arange(len(places))
+        offsets, places = gather_ragged(counts, picks)
         return Keys(
             self._read_keys(keys, slot.name, window, shards, places),
             offsets,

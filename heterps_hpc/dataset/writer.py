@@ -187,6 +187,6 @@ def _write_key_samples(path: Path, stats: ShardStats) -> FileSpec:
         with h5py.File(partial, "w", libver=shardfile.LIBVER) as file:
             for slot, sample in stats.samples.items():
                 keys: np.ndarray[Any, Any] = sample.result()
-                packed = {"compression": "gzip", "compression_opts": 1} if len(keys) else {}
+                packed = {"compression": "lzf"} if len(keys) else {}
                 file.create_dataset(slot, data=keys, **packed)
         return settle(partial, path / KEY_SAMPLE_FILE)

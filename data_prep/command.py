@@ -1,0 +1,29 @@
+"""What the commands of all sources do alike: prepare, and tell the user the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+
+from data_prep.options import Options
+from data_prep.prepare import prepare
+from data_prep.source import Source
+from heterps_hpc.errors import UserError
+
+
+def run(make_source: Callable[[], Source], options: Options) -> int:
+    """Prepare; the exit code is 2 for a mistake of the user's."""
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        manifests = prepare(make_source(), options)
+    except UserError as error:
+        errors.print(f"error: {error}", markup=False)
+        return 2
+    out = Console(soft_wrap=True, highlight=False)
+    for part, manifest in manifests.items():
+        out.print(
+            f"{options.part_path(part)}: {manifest.num_rows:,} rows in "
+            f"{len(manifest.shards)} shards, {manifest.num_stored_bytes / 1e6:,.1f} MB"
+        )
+    return 0
