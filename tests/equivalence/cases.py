@@ -1,0 +1,303 @@
+"""The cases of the equivalence suite: models × layouts × micro-batches × staleness × the rest.
+
+The full product is long; `pairwise` picks a short list in which every pair of values of any two
+dimensions still meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import combinations, product
+from itertools import pairwise as neighbours
+from pathlib import Path
+from typing import Any
+
+from heterps_hpc.cluster import Cluster, Pool
+from heterps_hpc.config import Job, ModelSpec
+from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.model import Model
+from heterps_hpc.models import build_model
+
+HERE = Path(__file__).resolve().parent
+NUM_PARTITIONS = 6
+BATCH_SIZE = 40  # 211 rows: five whole batches and a short one of 11
+NUM_STEPS = 8  # into the second epoch, past the short batch
+
+MODELS: dict[str, dict[str, Any]] = {
+    "ctrdnn": {"name": "ctrdnn", "embedding_dim": 4, "hidden": [9, 5], "init_scale": 0.3},
+    "two_embedding": {
+        "name": "two_embedding",
+        "embedding_dim": 3,
+        "hidden": [7],
+        "second_slots": ["page", "tags"],
+        "second_dim": 2,
+        "second_hidden": [5],
+        "init_scale": 0.3,
+        "pooling": "mean",
+    },
+    "matchnet": {
+        "name": "matchnet",
+        "embedding_dim": 4,
+        "num_negatives": 3,
+        "user_hidden": [8],
+        "item_hidden": [6],
+        "tower_width": 5,
+        "init_scale": 0.3,
+    },
+    "nce": {
+        "name": "nce",
+        "embedding_dim": 3,
+        "hidden": [6],
+        "num_noise": 3,
+        "output_dim": 4,
+        "dropout": 0.2,
+        "init_scale": 0.3,
+    },
+    "mixed": {"file": str(HERE / "models_file.py"), "shape": "mixed"},
+    "late": {"file": str(HERE / "models_file.py"), "shape": "late"},
+}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {
+        "sparse": {"optimizer": "adagrad", "lr": 0.05, "eps": 1e-4},
+        "dense": {"optimizer": "sgd", "lr": 0.1},
+        "reducer": "mpi",
+    },
+    "adam": {
+        "sparse": {
+            "optimizer": "adam",
+            "lr": 0.01,
+            "eps": 1e-4,
+            "schedule": {"kind": "step", "step_every": 2, "step_factor": 0.5},
+        },
+        "dense": {
+            "optimizer": "adam",
+            "lr": 0.01,
+            "eps": 1e-4,
+            "schedule": {"kind": "cosine", "warmup_steps": 3},
+        },
+        "reducer": "horovod",
+    },
+    "clip": {
+        "sparse": {
+            "optimizer": "adagrad_rowwise",
+            "lr": 0.05,
+            "eps": 1e-4,
+            "clip_norm": 0.003,
+            "weight_decay": 0.01,
+        },
+        "dense": {
+            "optimizer": "adamw",
+            "lr": 0.01,
+            "eps": 1e-4,
+            "weight_decay": 0.1,
+            "clip_norm": 0.05,
+        },
+        "reducer": "mpi",
+    },
+    "weight": {
+        "sparse": {"optimizer": "sgd", "lr": 0.5},
+        "dense": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "clip_norm": 0.1},
+        "reducer": "horovod",
+    },
+}
+
+
+def _cut(model: Model, *places: int) -> list[tuple[str, ...]]:
+    names = [layer.name for layer in model.layers]
+    bounds = [0, *places, len(names)]
+    return [tuple(names[a:b]) for a, b in neighbours(bounds)]
+
+
+def _whole(model: Model) -> list[tuple[str, ...]]:
+    return _cut(model)
+
+
+def _tables_first(model: Model) -> list[tuple[str, ...]]:
+    first = next(i for i, layer in enumerate(model.layers) if layer.is_embedding)
+    return _cut(model, first + 1)
+
+
+def _there_and_back(model: Model) -> list[tuple[str, ...]]:
+    first = next(i for i, layer in enumerate(model.layers) if layer.is_embedding)
+    return _cut(model, first + 1, max(first + 2, len(model.layers) - 2))
+
+
+def _tables_last(model: Model) -> list[tuple[str, ...]]:
+    last = max(i for i, layer in enumerate(model.layers) if layer.is_embedding)
+    return _cut(model, last) if last else _cut(model)
+
+
+def _each(model: Model) -> list[tuple[str, ...]]:
+    """As many stages as five ranks allow, cut at the front, where tables and towers are."""
+    return _cut(model, *range(1, min(5, len(model.layers))))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a model is cut, and how many ranks each piece gets; pools take turns."""
+
+    cut: Callable[[Model], list[tuple[str, ...]]]
+    num_ranks: tuple[int, ...]
+    heavy_table: bool = False  # the first table outweighs all others, so it is split
+
+
+LAYOUTS: dict[str, Shape] = {
+    "1": Shape(_whole, (1,)),
+    "2": Shape(_whole, (2,)),
+    "3": Shape(_whole, (3,)),
+    "1+1": Shape(_tables_first, (1, 1)),
+    "2+1": Shape(_tables_first, (2, 1)),
+    "1+2": Shape(_tables_first, (1, 2)),
+    "2+2": Shape(_tables_first, (2, 2)),
+    "3+2": Shape(_tables_first, (3, 2)),
+    "1+3": Shape(_tables_first, (1, 3)),
+    "cpu-gpu-cpu": Shape(_there_and_back, (1, 1, 1)),
+    "cpu2-gpu1-cpu2": Shape(_there_and_back, (2, 1, 2)),
+    "tables last": Shape(_tables_last, (1, 2)),
+    "tables last, 2+2": Shape(_tables_last, (2, 2)),
+    "split slot": Shape(_tables_first, (3, 1), heavy_table=True),
+    "split slot, one stage": Shape(_whole, (3,), heavy_table=True),
+    "stage per layer": Shape(_each, (1, 1, 1, 1, 1)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job under one layout."""
+
+    model: str
+    layout: str
+    micro_batches: int
+    staleness: int
+    precision: str
+    variant: str
+
+    @property
+    def name(self) -> str:
+        """As pytest shows it."""
+        return (
+            f"{self.model}-{self.layout}-m{self.micro_batches}-s{self.staleness}"
+            f"-{self.precision}-{self.variant}"
+        ).replace(" ", "_")
+
+    @property
+    def oracle(self) -> tuple[str, int, str, str]:
+        """What the oracle depends on: not the layout, not the micro-batches."""
+        return (self.model, self.staleness, self.precision, self.variant)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+AXES: dict[str, list[Any]] = {
+    "model": list(MODELS),
+    "layout": list(LAYOUTS),
+    "micro_batches": [1, 4],
+    "staleness": [0, 1, 2],
+    "precision": ["float64", "float32"],
+    "variant": list(VARIANTS),
+}
+assert list(AXES) == [field.name for field in fields(Case)]
+
+
+def full_product() -> list[Case]:
+    """Every combination."""
+    return [Case(*values) for values in product(*AXES.values())]
+
+
+def pairwise(axes: dict[str, list[Any]] = AXES) -> list[Case]:
+    """Few cases in which every two values of two axes meet at least once (greedy, repeatable)."""
+    names = list(axes)
+    open_pairs = {
+        ((a, x), (b, y)) for a, b in combinations(names, 2) for x in axes[a] for y in axes[b]
+    }
+    order = sorted(open_pairs, key=repr)
+    chosen = []
+    while open_pairs:
+        (a, x), (b, y) = next(pair for pair in order if pair in open_pairs)
+        values = {a: x, b: y}
+        for name in names:
+            if name not in values:
+                values[name] = max(
+                    axes[name], key=lambda value: _gain(values, name, value, open_pairs, names)
+                )
+        items = [(name, values[name]) for name in names]
+        open_pairs -= set(combinations(items, 2))
+        chosen.append(Case(**values))
+    return chosen
+
+
+def _gain(
+    values: dict[str, Any], name: str, value: Any, open_pairs: set[Any], names: Sequence[str]
+) -> int:
+    """How many open pairs a value closes with the values chosen so far."""
+    gained = 0
+    for other, known in values.items():
+        pair = ((other, known), (name, value))
+        if names.index(other) > names.index(name):
+            pair = (pair[1], pair[0])
+        gained += pair in open_pairs
+    return gained
+
+
+def make_job(case: Case, data: Path) -> Job:
+    """The job of a case; `data` holds the click logs `plain` and `weight`."""
+    variant = VARIANTS[case.variant]
+    return Job.parse(
+        {
+            "name": case.name,
+            "model": MODELS[case.model],
+            "data": {"train": str(data / ("weight" if case.variant == "weight" else "plain"))},
+            "train": {
+                "batch_size": BATCH_SIZE,
+                "micro_batches": case.micro_batches,
+                "staleness": case.staleness,
+                "steps": NUM_STEPS,
+                "epochs": None,
+                "seed": 5,
+                "precision": case.precision,
+                "metrics_every": 1,
+                "evaluate_at_end": False,
+                "tables": {"num_partitions": NUM_PARTITIONS},
+                **variant,
+            },
+            "checkpoint": {"at_end": False},
+        },
+        case.name,
+    )
+
+
+def make_model(job: Job, manifest: Any) -> Model:
+    """The model of a job."""
+    spec: ModelSpec = job.model
+    return build_model(spec, manifest)
+
+
+def make_layout(case: Case, job: Job, model: Model) -> Layout:
+    """The layout of a case: pools take turns, so neighbours always differ."""
+    shape = LAYOUTS[case.layout]
+    pools = ("cpu", "gpu")
+    cuts = shape.cut(model)
+    stages = tuple(
+        Stage(pool=pools[index % 2], layers=layers, num_ranks=count)
+        for index, (layers, count) in enumerate(zip(cuts, shape.num_ranks, strict=False))
+    )
+    cluster = Cluster(
+        pools=tuple(
+            Pool(name=pool, price_per_hour=1.0, max_ranks=8, cores_per_node=8) for pool in pools
+        )
+    )
+    loads = {table.name: 1.0 for table in model.tables}
+    if shape.heavy_table:
+        loads[model.tables[0].name] = 3.0 * len(loads)
+    return bind_plan(
+        stages,
+        model=model,
+        cluster=cluster,
+        job=job.name,
+        num_partitions=NUM_PARTITIONS,
+        table_loads=loads,
+    )

@@ -1,0 +1,298 @@
+"""The oracle: what a job should learn, by one process of plain torch and none of the runtime.
+
+Deliberately plain: a dictionary of rows per table, autograd over the whole batch, a queue of
+late pushes. It shares with the runtime only what is published as a function of its arguments:
+the order of rows, the negatives, and the first value of a row or of a dense parameter.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heterps_hpc.config import Job, SparseOptimizer
+from heterps_hpc.core import TableConfig, initial_rows
+from heterps_hpc.dataset import Batch, Dataset, Keys, Order, Reader, Want
+from heterps_hpc.model import LENGTH_PREFIX, Layer, Lookup, Model, TableSpec
+from heterps_hpc.models.initial import make_module
+from heterps_hpc.models.layers import samples
+from heterps_hpc.negatives import distinct_keys, draw_negatives
+from heterps_hpc.runtime.lr import factor
+
+Row = NDArray[Any]
+
+
+@dataclass
+class Learned:
+    """What is compared: losses by step, dense tensors, rows of every table sorted by key."""
+
+    losses: list[float]
+    dense: dict[str, NDArray[Any]]
+    rows: dict[str, tuple[NDArray[np.uint64], NDArray[Any]]]
+
+
+class OracleTable:
+    """Key → vector and optimizer state, in a dictionary."""
+
+    def __init__(self, spec: TableSpec, job: Job) -> None:
+        self.dtype = np.float64 if job.train.precision == "float64" else np.float32
+        self.config = TableConfig(
+            dim=spec.dim,
+            name=spec.name,
+            seed=job.train.seed,
+            init="uniform",
+            init_scale=spec.init_scale,
+            dtype=np.dtype(self.dtype).name,
+            optimizer="sgd",
+            lr=1.0,
+        )
+        self.sparse = job.train.sparse
+        self.vectors: dict[int, Row] = {}
+        self.states: dict[int, dict[str, Any]] = {}
+
+    def pull(self, keys: NDArray[np.uint64]) -> NDArray[Any]:
+        """The vectors of distinct keys; a new key gets its first vector."""
+        new = np.array([key for key in keys.tolist() if key not in self.vectors], np.uint64)
+        if len(new):
+            for key, vector in zip(new.tolist(), initial_rows(self.config, new), strict=True):
+                self.vectors[key] = np.array(vector, self.dtype)
+                self.states[key] = {}
+        if len(keys) == 0:
+            return np.zeros((0, self.config.dim), self.dtype)
+        return np.stack([self.vectors[key] for key in keys.tolist()])
+
+    def push(self, keys: NDArray[np.uint64], gradients: NDArray[Any], rate: float) -> None:
+        """One optimizer step for each of the distinct keys: clip, decay, update."""
+        for key, gradient in zip(keys.tolist(), gradients, strict=True):
+            vector = self.vectors[key]
+            if self.sparse.clip_norm is not None:
+                norm = float(np.sqrt((gradient * gradient).sum()))
+                if norm > self.sparse.clip_norm:
+                    gradient = gradient * self.dtype(self.sparse.clip_norm / norm)
+            gradient = gradient + self.dtype(self.sparse.weight_decay) * vector
+            step = row_step(self.sparse, gradient, self.states[key])
+            self.vectors[key] = (vector - self.dtype(rate) * step).astype(self.dtype)
+
+    def sorted_rows(self) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        """All keys in order with their vectors."""
+        keys = np.array(sorted(self.vectors), np.uint64)
+        return keys, self.pull(keys)
+
+
+def row_step(sparse: SparseOptimizer, gradient: Row, state: dict[str, Any]) -> Row:
+    """What a row moves by at a rate of 1, as torch.optim does it for a dense tensor."""
+    if sparse.optimizer == "sgd":
+        return gradient
+    if sparse.optimizer == "adagrad":
+        state["sum"] = state.get("sum", 0) + gradient * gradient
+        return gradient / (np.sqrt(state["sum"]) + gradient.dtype.type(sparse.eps))
+    if sparse.optimizer == "adagrad_rowwise":
+        state["sum"] = state.get("sum", 0) + (gradient * gradient).mean()
+        return gradient / (np.sqrt(state["sum"]) + gradient.dtype.type(sparse.eps))
+    beta1, beta2 = (gradient.dtype.type(beta) for beta in sparse.betas)
+    state["t"] = state.get("t", 0) + 1
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * gradient
+    state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * gradient * gradient
+    mean = state["m"] / gradient.dtype.type(1 - sparse.betas[0] ** state["t"])
+    root = np.sqrt(state["v"] / gradient.dtype.type(1 - sparse.betas[1] ** state["t"]))
+    return mean / (root + gradient.dtype.type(sparse.eps))
+
+
+class Oracle:
+    """Trains a job in one process."""
+
+    def __init__(self, job: Job, model: Model, dataset: Dataset) -> None:
+        self.job, self.model, self.dataset = job, model, dataset
+        train = job.train
+        self.dtype = torch.float64 if train.precision == "float64" else torch.float32
+        self.tables = {spec.name: OracleTable(spec, job) for spec in model.tables}
+        self.modules = {
+            layer.name: make_module(layer, train.seed, self.dtype)
+            for layer in model.layers
+            if not layer.is_embedding
+        }
+        self.parameters = {
+            f"{layer}.{name}": parameter
+            for layer, module in self.modules.items()
+            for name, parameter in module.named_parameters()
+        }
+        self.optimizer = dense_optimizer(job, list(self.parameters.values()))
+        self.candidates = {
+            slot.name: distinct_keys(dataset.key_sample(slot.source)) for slot in model.negatives
+        }
+
+    def train(self) -> Learned:
+        """All steps of the job; a push waits for `staleness` more pulls."""
+        waiting: deque[Callable[[], None]] = deque()
+        losses = []
+        total = num_steps(self.job, self.dataset)
+        for step, batch in enumerate(self._batches(total)):
+            while len(waiting) > self.job.train.staleness:
+                waiting.popleft()()
+            loss, push = self._step(batch, step, total)
+            losses.append(loss)
+            waiting.append(push)
+        while waiting:
+            waiting.popleft()()
+        dense = {name: value.detach().numpy().copy() for name, value in self.parameters.items()}
+        rows = {name: table.sorted_rows() for name, table in self.tables.items()}
+        return Learned(losses, dense, rows)
+
+    def _batches(self, total: int) -> Iterator[Batch]:
+        data, train = self.job.data, self.job.train
+        order = Order(self.dataset, train.batch_size, train.seed, data.shuffle, data.drop_last)
+        manifest = self.dataset.manifest
+        want = Want(
+            slots=tuple(self.model.data_slots()),
+            dense=bool(manifest.dense_columns),
+            labels=True,
+            weight=manifest.has_weight,
+        )
+        with Reader(self.dataset, order, want) as reader:
+            for _ in range(total):
+                yield next(reader)
+
+    def _step(self, batch: Batch, step: int, total: int) -> tuple[float, Callable[[], None]]:
+        """One batch: pull, forward, backward, dense step; the push is left to the caller."""
+        train = self.job.train
+        pulled = {name: self._pull(name, batch) for name in self.tables}
+        tensors = self._data_tensors(batch)
+        ids = torch.from_numpy(batch.sample_ids)
+        with samples(train.seed, batch.epoch, ids):
+            for layer in self.model.layers:
+                self._run(layer, tensors, batch, pulled)
+        weight = tensors.get("weight", torch.ones(batch.num_rows, dtype=self.dtype))
+        loss = (tensors["loss"] * weight).sum() / weight.sum()
+        self.optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        if train.dense.clip_norm is not None:
+            clip_by_global_norm(list(self.parameters.values()), train.dense.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = train.dense.lr * factor(train.dense.schedule, step, total)
+        self.optimizer.step()
+        rate = train.sparse.lr * factor(train.sparse.schedule, step, total)
+
+        def push() -> None:
+            for name, (keys, rows) in pulled.items():
+                gradients = np.zeros(rows.shape) if rows.grad is None else rows.grad.numpy()
+                self.tables[name].push(keys, gradients.astype(self.tables[name].dtype), rate)
+
+        return loss.item(), push
+
+    def _pull(self, table: str, batch: Batch) -> tuple[NDArray[np.uint64], Tensor]:
+        """The distinct keys that a batch reads in a table, and their rows as a leaf tensor."""
+        seen = [
+            self._keys(lookup, batch)[0] for lookup in self.model.lookups if lookup.table == table
+        ]
+        keys = np.unique(np.concatenate(seen))
+        return keys, torch.from_numpy(self.tables[table].pull(keys)).requires_grad_()
+
+    def _keys(self, lookup: Lookup, batch: Batch) -> tuple[NDArray[np.uint64], ...]:
+        """Flat (keys, sample, place within the sample, weight) of what a look-up reads."""
+        negative = self.model.negative(lookup.slot)
+        if negative is None:
+            column = batch.slots[lookup.slot]
+        else:
+            drawn = draw_negatives(
+                self.candidates[negative.name],
+                negative.num_keys,
+                self.job.train.seed,
+                batch.epoch,
+                batch.sample_ids,
+                negative.name,
+            )
+            starts = np.arange(batch.num_rows + 1, dtype=np.int64) * negative.num_keys
+            column = Keys(drawn.reshape(-1), starts)
+        offsets = column.offsets
+        if offsets is None:
+            offsets = np.arange(batch.num_rows + 1, dtype=np.int64)
+        sample = np.repeat(np.arange(batch.num_rows), np.diff(offsets))
+        place = np.arange(len(column.keys)) - offsets[sample]
+        weight = np.ones(len(sample)) if column.weights is None else column.weights
+        taken = place < (lookup.max_keys if lookup.pooling == "none" else np.inf)
+        return tuple(part[taken] for part in (column.keys, sample, place, weight))
+
+    def _run(
+        self, layer: Layer, tensors: dict[str, Tensor], batch: Batch, pulled: dict[str, Any]
+    ) -> None:
+        if layer.is_embedding:
+            for name in layer.writes:
+                parts = [
+                    self._look_up(lookup, batch, *pulled[lookup.table])
+                    for lookup in layer.lookups
+                    if lookup.writes == name
+                ]
+                tensors[name] = torch.cat(parts, dim=1)
+            return
+        outputs = self.modules[layer.name](*(tensors[name] for name in layer.reads))
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        tensors.update(zip(layer.writes, outputs, strict=True))
+
+    def _look_up(
+        self, lookup: Lookup, batch: Batch, keys: NDArray[np.uint64], rows: Tensor
+    ) -> Tensor:
+        wanted, sample, place, weight = self._keys(lookup, batch)
+        dim = rows.shape[1]
+        vectors = rows[torch.from_numpy(np.searchsorted(keys, wanted))]
+        vectors = vectors * torch.from_numpy(np.asarray(weight)).to(self.dtype)[:, None]
+        per_row = lookup.max_keys if lookup.pooling == "none" else 1
+        target = sample * per_row + (place if lookup.pooling == "none" else 0)
+        pooled = torch.zeros(batch.num_rows * per_row, dim, dtype=self.dtype)
+        pooled = pooled.index_add(0, torch.from_numpy(target), vectors)
+        if lookup.pooling == "mean":
+            counts = torch.from_numpy(np.bincount(sample, minlength=batch.num_rows))
+            pooled = pooled / counts.clamp(min=1).to(self.dtype)[:, None]
+        return pooled.reshape(batch.num_rows, per_row * dim)
+
+    def _data_tensors(self, batch: Batch) -> dict[str, Tensor]:
+        tensors = {}
+        if batch.dense is not None:
+            tensors["dense"] = torch.from_numpy(batch.dense).to(self.dtype)
+        assert batch.labels is not None
+        tensors["label"] = torch.from_numpy(batch.labels[:, 0].copy()).to(self.dtype)
+        if batch.weight is not None:
+            tensors["weight"] = torch.from_numpy(batch.weight).to(self.dtype)
+        for name, column in batch.slots.items():
+            lengths = np.ones(batch.num_rows)
+            if column.offsets is not None:
+                lengths = np.diff(column.offsets)
+            tensors[LENGTH_PREFIX + name] = torch.from_numpy(lengths).to(self.dtype)
+        return tensors
+
+
+def num_steps(job: Job, dataset: Dataset) -> int:
+    """Steps of the whole job: as given, else whole epochs."""
+    data, train = job.data, job.train
+    order = Order(dataset, train.batch_size, train.seed, data.shuffle, data.drop_last)
+    return train.steps or order.num_batches * (train.epochs or 1)
+
+
+def dense_optimizer(job: Job, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """torch's own optimizer, as the job names it."""
+    spec = job.train.dense
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay
+        )
+    if spec.optimizer == "adagrad":
+        return torch.optim.Adagrad(
+            parameters, spec.lr, eps=spec.eps, weight_decay=spec.weight_decay
+        )
+    kind = torch.optim.Adam if spec.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
+
+
+def clip_by_global_norm(parameters: list[torch.nn.Parameter], limit: float) -> None:
+    """Scale all gradients together when their joint norm exceeds the limit."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.sqrt(sum((gradient.double() ** 2).sum() for gradient in gradients)).item()
+    if norm > limit:
+        for gradient in gradients:
+            gradient.mul_(limit / norm)
