@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from heterps_hpc.dataset import Batch
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import LOSS, SCORE, Model, is_data_tensor
 from heterps_hpc.models.layers import samples
@@ -116,6 +117,11 @@ class DenseRole:
     def replica_ranges(self, num_rows: int) -> list[Range]:
         """This replica's rows of every micro-batch, within the batch."""
         return self._ranges(num_rows)
+
+    def feed(self, batch: Batch, reads: set[str]) -> Feed:
+        """This replica's own data of a batch."""
+        ranges = self._ranges(batch.num_rows)
+        return Feed(batch, ranges, reads, self.modules.dtype, str(self.modules.device))
 
     def expect_rows(self, step: int, num_rows: int) -> None:
         """Post the receives of a batch's pooled rows."""

@@ -118,6 +118,7 @@ class Exchange:
 
 def _bytes_of(data: torch.Tensor) -> np.ndarray:
     """The memory of a contiguous host tensor, whatever its type."""
-    assert data.is_contiguous() and data.device.type == "cpu"
+    assert data.is_contiguous()
+    assert data.device.type == "cpu"
     view: np.ndarray = data.view(-1).view(torch.uint8).numpy() if data.numel() else np.empty(0)
     return view

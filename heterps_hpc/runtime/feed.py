@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import torch
 
@@ -19,7 +21,7 @@ class Feed:
         self.batch = batch
         counts = [last - first for first, last in ranges]
         bounds = np.concatenate([[0], np.cumsum(counts)])
-        self._blocks = [slice(int(a), int(b)) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        self._blocks = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         self._tensors = {
             name: torch.from_numpy(_column(batch, name)).to(device, dtype) for name in reads
         }

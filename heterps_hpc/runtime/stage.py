@@ -58,6 +58,11 @@ class StageModules:
                 tensors[name] = value
             yield layer.name
 
+    def set_training(self, training: bool) -> None:
+        """Switch modules such as dropout between training and evaluation."""
+        for module in self.modules.values():
+            module.train(training)
+
     def clear_gradients(self) -> None:
         """Set all gradients to zero, keeping their memory."""
         self.gradients.zero_()

@@ -144,6 +144,18 @@ class TableShards:
         for lookup, handle in pulled.handles.items():
             self.tables[lookup.table].discard(handle)
 
+    def all_rows(self) -> dict[str, tuple[Matrix, Matrix]]:
+        """Keys and vectors of every table, for comparison and inspection."""
+        found = {}
+        for name, table in self.tables.items():
+            snapshot = table.snapshot()
+            blocks = [rows for part in snapshot.partitions() for rows in snapshot.read(part)]
+            if blocks:
+                keys = np.concatenate([block.keys for block in blocks])
+                found[name] = (keys, np.concatenate([block.vectors for block in blocks]))
+            snapshot.close()
+        return found
+
     def _keys(self, lookup: Lookup, batch: Batch, drawn: dict[str, Keys]) -> Keys:
         negative = self._model.negative(lookup.slot)
         if negative is None:

@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +14,13 @@ from mpi4py import MPI
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset, Reader
 from heterps_hpc.layout import Layout
-from heterps_hpc.model import LOSS
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.dense import Outcome
+from heterps_hpc.runtime.evaluate import Evaluator
 from heterps_hpc.runtime.exchange import Exchange
-from heterps_hpc.runtime.feed import Feed
 from heterps_hpc.runtime.lr import factor
 from heterps_hpc.runtime.parts import make_parts
+from heterps_hpc.runtime.progress import Progress
 from heterps_hpc.runtime.reducer import make_reducer
 from heterps_hpc.runtime.steps import Steps
 from heterps_hpc.runtime.stopwatch import Stopwatch
@@ -30,6 +28,8 @@ from heterps_hpc.runtime.votes import Votes
 from heterps_hpc.runtime.world import make_world
 
 log = logging.getLogger(__name__)
+
+_TRACED_STEPS = range(10, 30)
 
 
 class TrainingFailed(RuntimeError):
@@ -41,6 +41,7 @@ class Result:
     """What a run gave, the same on every rank."""
 
     steps: int = 0
+    samples: int = 0
     losses: list[float] = field(default_factory=list)  # mean loss of each step
     skipped_steps: int = 0
     seconds: float = 0.0
@@ -58,7 +59,7 @@ class Trainer:
         self.job = job
         self.run_dir = run_dir
         self.world = make_world(comm, layout)
-        self.watch = Stopwatch(self.world.rank)
+        self.watch = Stopwatch(self.world.rank, _TRACED_STEPS)
         self.dataset = Dataset.open(job.data.train)
         model = build_model(job.model, self.dataset.manifest)
         self.parts = make_parts(self.world, job, model, self.dataset, self.watch)
@@ -68,12 +69,14 @@ class Trainer:
         self.steps = Steps(self.order, job.train)
         self.sparse = self.parts.sparse_role(self.exchange, ring=staleness + 2)
         self.dense = self.parts.dense_role(self.exchange, ring=staleness + 1)
-        self.reducer = make_reducer(self.world.stage if self.dense else MPI.COMM_SELF, "auto")
+        stage_comm = self.world.stage if self.dense else MPI.COMM_SELF
+        self.reducer = make_reducer(stage_comm, job.train.reducer)
         self.votes = Votes(self.world.control, lag=staleness + 1)
+        self.progress = Progress(self.parts, run_dir.metrics if run_dir else None)
         self.step = 0
-        self._readers: list[Reader] = []
-        self._local_losses: list[tuple[float, float]] = []  # (sum, weight) per step
         self.result = Result()
+        self._readers: list[Reader] = []
+        self._evaluator: Evaluator | None = None
 
     def run(self) -> Result:
         """Train to the end (or to a stop that all ranks agreed on)."""
@@ -81,8 +84,9 @@ class Trainer:
         staleness = self.job.train.staleness
         for ahead in range(self.step, min(self.step + staleness, self.steps.total)):
             self._pull(ahead)
-        started = time.perf_counter()
         first = self.step
+        self.progress.restart_clock()
+        started = time.perf_counter()
         while self.step < self.steps.total:
             if self.votes.outcome(self.step):
                 self.result.stopped = True
@@ -90,9 +94,23 @@ class Trainer:
             self.votes.cast(self.step, 0)
             self._one_step(self.step)
             self.step += 1
-        self.result.seconds = time.perf_counter() - started
+            self._at_boundary()
+        self.result.seconds += time.perf_counter() - started
         self._finish(first)
         return self.result
+
+    def evaluate(self) -> dict[str, float]:
+        """Quality on the test set as the model is now; all ranks call it at the same step."""
+        if self.job.data.test is None:
+            return {}
+        if self._evaluator is None:
+            dataset = Dataset.open(self.job.data.test)
+            self._evaluator = Evaluator(self.parts, dataset, self.progress.reporter)
+        with self.watch.phase("evaluate"):
+            found = self._evaluator.evaluate()
+        if self.progress.is_reporter:
+            self.progress.write({"kind": "evaluation", "step": self.step, **found})
+        return found
 
     def _one_step(self, step: int) -> None:
         """Pull batch t+s, compute batch t, push batch t: the order that staleness defines."""
@@ -102,11 +120,15 @@ class Trainer:
             self._pull(step + train.staleness)
         if self.sparse is not None:
             self.sparse.expect_gradients(step, self.steps.num_rows(step))
+        good = True
         if self.dense is not None:
-            self._dense_step(step)
-        if self.sparse is not None:
-            lr = train.sparse.lr * factor(train.sparse.schedule, step, self.steps.total)
-            self.sparse.push(step, lr)
+            good = self._dense_step(step)
+        if train.on_nan == "skip":
+            good = self.world.control.allreduce(good, op=MPI.LAND)
+        if good:
+            self._update(step)
+        else:
+            self._skip(step)
 
     def _pull(self, step: int) -> None:
         if self.dense is not None:
@@ -116,23 +138,33 @@ class Trainer:
                 batch = next(self._sparse_reader)
             self.sparse.pull(step, batch)
 
-    def _dense_step(self, step: int) -> None:
+    def _dense_step(self, step: int) -> bool:
+        """Forward and backward; false if the loss is not a number and the job says skip."""
         assert self.dense is not None
         with self.watch.phase("read"):
             batch = next(self._dense_reader)
             weight_sum = self._weight_sum(batch.num_rows)
-            feed = Feed(
-                batch,
-                self.dense.replica_ranges(batch.num_rows),
-                self._feed_reads,
-                self.dense.modules.dtype,
-                str(self.dense.modules.device),
+            feed = self.dense.feed(batch, self._feed_reads)
+        outcome = self.dense.train(step, feed, weight_sum, keep_scores=self.progress.keeps_scores)
+        self.progress.note(outcome, feed, weight_sum)
+        if math.isfinite(outcome.loss_sum):
+            return True
+        if self.job.train.on_nan == "stop":
+            raise TrainingFailed(
+                f"the loss of step {step} is {outcome.loss_sum} on {self.world.name()}; lower the "
+                "learning rate, clip gradients (train.dense.clip_norm), or set train.on_nan: skip"
             )
-        outcome = self.dense.train(step, feed, weight_sum, keep_scores=False)
-        self._note_loss(step, outcome, weight_sum)
-        self._update(step)
+        return False
 
     def _update(self, step: int) -> None:
+        """Apply the gradients of a batch: dense parameters first, then table rows."""
+        if self.dense is not None:
+            self._update_dense(step)
+        if self.sparse is not None:
+            sparse = self.job.train.sparse
+            self.sparse.push(step, sparse.lr * factor(sparse.schedule, step, self.steps.total))
+
+    def _update_dense(self, step: int) -> None:
         assert self.dense is not None
         modules, spec = self.dense.modules, self.job.train.dense
         with self.watch.phase("reduce"):
@@ -153,15 +185,11 @@ class Trainer:
         self.world.dense.Allreduce(MPI.IN_PLACE, square)
         return float(clip_norm / (math.sqrt(square[0]) + 1e-6))
 
-    def _note_loss(self, step: int, outcome: Outcome, weight_sum: float) -> None:
-        if not self.parts.writes(LOSS):
-            return
-        if not math.isfinite(outcome.loss_sum):
-            raise TrainingFailed(
-                f"the loss of step {step} is {outcome.loss_sum} on {self.world.name()}; lower the "
-                "learning rate, clip gradients (train.dense.clip_norm), or set train.on_nan: skip"
-            )
-        self._local_losses.append((outcome.loss_sum, weight_sum))
+    def _skip(self, step: int) -> None:
+        self.result.skipped_steps += 1
+        log.warning("step %d skipped: its loss is not a finite number", step)
+        if self.sparse is not None:
+            self.sparse.skip(step)
 
     def _weight_sum(self, num_rows: int) -> float:
         if self._weight_reader is None:
@@ -169,6 +197,18 @@ class Trainer:
         weight = next(self._weight_reader).weight
         assert weight is not None
         return float(weight.sum(dtype=np.float64))
+
+    def _at_boundary(self) -> None:
+        """Between batches: report and evaluate when their step has come."""
+        train = self.job.train
+        if self.dense is not None and self.step % train.metrics_every == 0:
+            self._report()
+        if train.evaluate_every is not None and self.step % train.evaluate_every == 0:
+            self.result.evaluation = self.evaluate()
+            self.progress.restart_clock()
+
+    def _report(self) -> None:
+        self.progress.report(self.step, self.steps.position(max(self.step - 1, 0)).epoch)
 
     def _open_readers(self) -> None:
         self._weight_reader: Reader | None = None
@@ -193,18 +233,21 @@ class Trainer:
     def _finish(self, first: int) -> None:
         self.votes.finish()
         self.exchange.settle_all()
+        self._close_readers()
+        if self.dense is not None:
+            self._report()
+        result = self.result
+        result.steps += self.step - first
+        result.samples += sum(self.steps.num_rows(step) for step in range(first, self.step))
+        result.samples_per_second = result.samples / max(result.seconds, 1e-9)
+        result.losses = self.world.control.bcast(self.progress.losses, self.progress.reporter)
+        if self.job.train.evaluate_at_end and not result.stopped:
+            result.evaluation = self.evaluate()
+
+    def _close_readers(self) -> None:
         for reader in self._readers:
             reader.close()
         self._readers.clear()
-        gathered = self.world.control.allgather(self._local_losses)
-        totals = [losses for losses in gathered if losses]
-        self.result.steps = self.step - first
-        if totals:
-            sums = np.array([[loss for loss, _ in losses] for losses in totals]).sum(axis=0)
-            weights = np.array([weight for _, weight in totals[0]])
-            self.result.losses = [float(x) for x in sums / weights]
-        num_samples = sum(self.steps.num_rows(step) for step in range(first, self.step))
-        self.result.samples_per_second = num_samples / max(self.result.seconds, 1e-9)
 
     def dense_tensors(self) -> dict[str, np.ndarray]:
         """Parameters of this rank's stage, by LAYER.PARAMETER."""
@@ -215,24 +258,10 @@ class Trainer:
 
     def table_rows(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Keys and vectors of this rank's shards."""
-        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        if self.sparse is None:
-            return found
-        for name, table in self.sparse.shards.tables.items():
-            snapshot = table.snapshot()
-            blocks: list[Any] = [
-                rows for part in snapshot.partitions() for rows in snapshot.read(part)
-            ]
-            snapshot.close()
-            if blocks:
-                keys = np.concatenate([block.keys for block in blocks])
-                vectors = np.concatenate([block.vectors for block in blocks])
-                found[name] = (keys, vectors)
-        return found
+        return {} if self.sparse is None else self.sparse.shards.all_rows()
 
     def close(self) -> None:
         """Give everything back."""
-        for reader in self._readers:
-            reader.close()
+        self._close_readers()
         self.reducer.close()
         self.world.free()
