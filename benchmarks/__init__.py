@@ -1,0 +1,1 @@
+"""Benchmarks: each is one command, prints a table and writes records that say if goals are met."""

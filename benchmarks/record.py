@@ -1,0 +1,137 @@
+"""What every benchmark shares: records that judge themselves, fair timing, one output format."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measured value. With a goal ("<= 10" or ">= 4") it says itself if it meets it."""
+
+    name: str
+    value: float
+    unit: str
+    goal: str | None = None
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal is None:
+            return None
+        relation, _, limit = self.goal.partition(" ")
+        if relation not in ("<=", ">="):
+            raise ValueError(
+                f"goal of {self.name!r} must be '<= NUMBER' or '>= NUMBER', got {self.goal!r}"
+            )
+        bound = float(limit)
+        return self.value <= bound if relation == "<=" else self.value >= bound
+
+
+@dataclass
+class Report:
+    """The records of one benchmark, with what is needed to read them later."""
+
+    benchmark: str
+    title: str
+    records: list[Record] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, value: float, unit: str, goal: str | None = None) -> None:
+        self.records.append(Record(name, value, unit, goal))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "benchmark": self.benchmark,
+            "title": self.title,
+            "command": f"python -m benchmarks.{self.benchmark} {' '.join(sys.argv[1:])}".strip(),
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "machine": machine(),
+            "notes": self.notes,
+            "records": [{**asdict(r), "met": r.met} for r in self.records],
+        }
+
+    def show(self) -> None:
+        table = Table("measure", "value", "unit", "goal", "met", title=self.title)
+        words = {None: "", True: "yes", False: "[red]no[/red]"}
+        for r in self.records:
+            table.add_row(r.name, format_value(r.value), r.unit, r.goal or "", words[r.met])
+        console = Console()
+        console.print(table)
+        for note in self.notes:
+            console.print(note)
+
+    def finish(self, json_path: Path | None) -> None:
+        self.show()
+        if json_path is not None:
+            json_path.parent.mkdir(parents=True, exist_ok=True)
+            json_path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+
+
+def format_value(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures come from."""
+    model = platform.processor()
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = next((ln.split()[1] for ln in _lines("/proc/meminfo") if "MemTotal" in ln), "0")
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(int(memory) / 2**20, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def alternating_medians(
+    work: Mapping[str, Callable[[], object]], repeats: int, warmup: int = 1
+) -> dict[str, float]:
+    """Median seconds of each piece of work, all in turn, so that noise falls on all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for turn in range(warmup + repeats):
+        for name, run in work.items():
+            start = time.perf_counter()
+            run()
+            if turn >= warmup:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def pin_to_cores(cores: Sequence[int]) -> None:
+    """Keep this process on the given cores, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(cores) & os.sched_getaffinity(0) or os.sched_getaffinity(0))
+
+
+def standard_options(description: str | None) -> argparse.ArgumentParser:
+    """The two options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a named subset, within 45 s")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write records")
+    return parser

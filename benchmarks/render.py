@@ -1,0 +1,56 @@
+"""Writes RESULTS.md from the JSON files of all benchmarks: `python -m benchmarks.render`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import format_value
+
+HERE = Path(__file__).parent
+HEAD = """# Results
+
+Made by `python -m benchmarks.render` from benchmarks/results/*.json; each section names the
+command that makes its figures again. A goal that is missed says so.
+"""
+
+
+def render(result: dict[str, Any]) -> str:
+    """One benchmark as a section of Markdown."""
+    machine = result.get("machine", {})
+    where = (
+        f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores, "
+        f"{machine.get('memory_gib', '?')} GiB, {machine.get('system', '')}, "
+        f"Python {machine.get('python', '?')}"
+    )
+    lines = [
+        f"## {result['title']}",
+        "",
+        f"`{result['command']}`, {result['date']}, {where}",
+        "",
+        "| measure | value | unit | goal | met |",
+        "|---|--:|---|---|---|",
+    ]
+    words = {None: "", True: "yes", False: "**no**"}
+    for r in result["records"]:
+        goal = r.get("goal") or ""
+        met = words[r.get("met")]
+        lines.append(f"| {r['name']} | {format_value(r['value'])} | {r['unit']} | {goal} | {met} |")
+    lines.extend(["", *(f"{note}\n" for note in result.get("notes", []))])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, default=HERE / "RESULTS.md")
+    options = parser.parse_args()
+    files = sorted(options.results.glob("*.json"))
+    sections = [render(json.loads(path.read_text())) for path in files]
+    options.out.write_text("\n".join([HEAD, *sections]))
+
+
+if __name__ == "__main__":
+    main()
