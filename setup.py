@@ -1,6 +1,7 @@
 """Builds heterps_hpc.core._core; everything else about the package is in setup.cfg.
 
 HETERPS_SANITIZE=address,undefined builds with those sanitizers, into build/sanitize.
+HETERPS_CORE=prebuilt leaves the extension alone: `make setup` compiles or caches it by itself.
 """
 
 import os
@@ -30,4 +31,5 @@ core = Pybind11Extension(
 )
 
 ParallelCompile("HETERPS_BUILD_JOBS", default=2).install()
-setup(ext_modules=[core], cmdclass={"build_ext": build_ext}, options=options)
+extensions = [] if os.environ.get("HETERPS_CORE") == "prebuilt" else [core]
+setup(ext_modules=extensions, cmdclass={"build_ext": build_ext}, options=options)

@@ -14,7 +14,7 @@ def core_key(root: Path, toolchain: str, pybind11: str) -> dict[str, object]:
     """Everything the extension depends on."""
     core = root / "heterps_hpc/core"
     sources = sorted(path for pattern in SOURCES for path in core.rglob(pattern))
-    flags = ("CXX", "CXXFLAGS", "CFLAGS", "LDFLAGS")
+    flags = ("CXX", "CXXFLAGS", "CFLAGS", "LDFLAGS", "HETERPS_SANITIZE")
     return {
         "sources": file_digest(root / "setup.py", *sources),
         "toolchain": toolchain,
@@ -33,7 +33,7 @@ def install_core(
         progress.run(
             "core: compile",
             [venv / "bin/python", "setup.py", "-q", "build_ext", "--force", *places],
-            env={"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"},
+            env={"HETERPS_BUILD_JOBS": str(len(os.sched_getaffinity(0)))},
             cwd=root,
         )
         shutil.rmtree(target / "temp", ignore_errors=True)
