@@ -241,6 +241,11 @@ class Job(Value):
         job = super().load(path)
         return job.anchored(path.parent.resolve())
 
+    @classmethod
+    def parse_saved(cls, path: Path) -> Self:
+        """Read a job that a run directory keeps: its paths are absolute already."""
+        return super().load(path)
+
     def anchored(self, base: Path) -> Self:
         """The same job with absolute paths."""
 

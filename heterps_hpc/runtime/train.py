@@ -241,7 +241,9 @@ class Trainer:
         result.samples += sum(self.steps.num_rows(step) for step in range(first, self.step))
         result.samples_per_second = result.samples / max(result.seconds, 1e-9)
         result.losses = self.world.control.bcast(self.progress.losses, self.progress.reporter)
-        if self.job.train.evaluate_at_end and not result.stopped:
+        train = self.job.train
+        just_done = train.evaluate_every is not None and self.step % train.evaluate_every == 0
+        if train.evaluate_at_end and not result.stopped and not just_done:
             result.evaluation = self.evaluate()
 
     def _close_readers(self) -> None:

@@ -1,0 +1,7 @@
+"""The rank program: `python -m mpi4py -m heterps_hpc.runtime RUN_DIR`, started by the launchers."""
+
+import sys
+
+from heterps_hpc.runtime.program import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""One rank from start to end: logs, checks, training, exit code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+import torch
+from mpi4py import MPI
+
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.layout import Layout
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.summary import write_summary
+from heterps_hpc.runtime.train import Trainer
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: list[str]) -> int:
+    """Run this rank's part; the exit code says how it ended."""
+    options = _parse(arguments)
+    comm = MPI.COMM_WORLD
+    run_dir = RunDir(options.run_dir)
+    _start_log(run_dir, comm.rank)
+    try:
+        return int(_run(comm, run_dir, options))
+    except UserError as error:
+        log.error("%s", error)
+        if comm.rank == 0:
+            sys.stderr.write(f"heterps: {error}\n")
+        return int(ExitCode.USER_ERROR)
+
+
+def _run(comm: MPI.Intracomm, run_dir: RunDir, options: argparse.Namespace) -> ExitCode:
+    job = Job.parse_saved(run_dir.job)
+    layout = Layout.load(run_dir.layout)
+    _set_threads(layout, comm.rank)
+    trainer = Trainer(comm, job, layout, run_dir)
+    log.info(
+        "%s of %d, layers %s, reducer %s",
+        trainer.world.name(),
+        comm.size,
+        ", ".join(trainer.world.my_stage.layers),
+        trainer.reducer.name,
+    )
+    result = trainer.run()
+    write_summary(trainer, result, run_dir)
+    trainer.close()
+    return ExitCode.STOPPED if result.stopped else ExitCode.DONE
+
+
+def _set_threads(layout: Layout, rank: int) -> None:
+    if rank < layout.num_ranks:
+        component = layout.components[layout.ranks[rank].component]
+        torch.set_num_threads(component.cores_per_rank)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="heterps_hpc.runtime", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--component", type=int, default=None, help="as the launcher placed us")
+    return parser.parse_args(arguments)
+
+
+def _start_log(run_dir: RunDir, rank: int) -> None:
+    run_dir.logs.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=run_dir.rank_log(rank),
+        level=logging.INFO,
+        format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
