@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heterps_hpc.config import Job, SparseOptimizer
-from heterps_hpc.core import TableConfig, initial_rows
+from heterps_hpc.core import Table, TableConfig
 from heterps_hpc.dataset import Batch, Dataset, Keys, Order, Reader, Want
 from heterps_hpc.model import LENGTH_PREFIX, Layer, Lookup, Model, TableSpec
 from heterps_hpc.models.initial import make_module
@@ -38,21 +38,27 @@ class Learned:
     rows: dict[str, tuple[NDArray[np.uint64], NDArray[Any]]]
 
 
+def first_vectors(spec: TableSpec, seed: int, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """What a new row starts from: the one thing of a table that the oracle takes from the core."""
+    config = TableConfig(
+        dim=spec.dim,
+        name=spec.name,
+        seed=seed,
+        init_scale=spec.init_scale,
+        dtype="float64",
+        unknown="default",
+    )
+    vectors = np.zeros((len(keys), spec.dim))
+    Table(config).pull(keys, out=vectors, train=False)
+    return vectors
+
+
 class OracleTable:
     """Key → vector and optimizer state, in a dictionary."""
 
     def __init__(self, spec: TableSpec, job: Job) -> None:
         self.dtype = np.float64 if job.train.precision == "float64" else np.float32
-        self.config = TableConfig(
-            dim=spec.dim,
-            name=spec.name,
-            seed=job.train.seed,
-            init="uniform",
-            init_scale=spec.init_scale,
-            dtype=np.dtype(self.dtype).name,
-            optimizer="sgd",
-            lr=1.0,
-        )
+        self.spec, self.seed = spec, job.train.seed
         self.sparse = job.train.sparse
         self.vectors: dict[int, Row] = {}
         self.states: dict[int, dict[str, Any]] = {}
@@ -61,11 +67,12 @@ class OracleTable:
         """The vectors of distinct keys; a new key gets its first vector."""
         new = np.array([key for key in keys.tolist() if key not in self.vectors], np.uint64)
         if len(new):
-            for key, vector in zip(new.tolist(), initial_rows(self.config, new), strict=True):
-                self.vectors[key] = np.array(vector, self.dtype)
+            vectors = first_vectors(self.spec, self.seed, new).astype(self.dtype)
+            for key, vector in zip(new.tolist(), vectors, strict=True):
+                self.vectors[key] = vector
                 self.states[key] = {}
         if len(keys) == 0:
-            return np.zeros((0, self.config.dim), self.dtype)
+            return np.zeros((0, self.spec.dim), self.dtype)
         return np.stack([self.vectors[key] for key in keys.tolist()])
 
     def push(self, keys: NDArray[np.uint64], gradients: NDArray[Any], rate: float) -> None:
@@ -173,7 +180,7 @@ class Oracle:
         self.optimizer.zero_grad(set_to_none=False)
         loss.backward()
         if train.dense.clip_norm is not None:
-            clip_by_global_norm(list(self.parameters.values()), train.dense.clip_norm)
+            torch.nn.utils.clip_grad_norm_(self.parameters.values(), train.dense.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = train.dense.lr * factor(train.dense.schedule, step, total)
         self.optimizer.step()
@@ -287,12 +294,3 @@ def dense_optimizer(job: Job, parameters: list[torch.nn.Parameter]) -> torch.opt
         )
     kind = torch.optim.Adam if spec.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
-
-
-def clip_by_global_norm(parameters: list[torch.nn.Parameter], limit: float) -> None:
-    """Scale all gradients together when their joint norm exceeds the limit."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.sqrt(sum((gradient.double() ** 2).sum() for gradient in gradients)).item()
-    if norm > limit:
-        for gradient in gradients:
-            gradient.mul_(limit / norm)
