@@ -1,0 +1,229 @@
+"""Which column of a table plays which part: what the user writes for CSV and Parquet files.
+
+labels: [{column: click}]
+slots:
+  - {column: site}
+  - {column: item, integer: true}
+  - {column: tags, separator: "|"}
+dense: [{column: price, transform: log}]
+weight: w          # all of these are optional
+group: session
+time: timestamp
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from data_prep.hashing import keys_of_integers, keys_of_texts, missing_key
+from heterps_hpc.dataset import Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.values import Value
+
+UInt64s = NDArray[np.uint64]
+Int64s = NDArray[np.int64]
+
+
+class BadColumn(ValueError):
+    """A column holds something that its part does not allow."""
+
+
+class SlotColumn(Value):
+    """A categorical feature; with a separator (or a list in Parquet) it has many keys."""
+
+    column: str
+    name: str | None = None
+    integer: bool = False
+    separator: Annotated[str, Field(min_length=1)] | None = None
+    many: bool = False
+
+    @property
+    def slot(self) -> str:
+        """Name of the slot."""
+        return self.name or self.column
+
+    @property
+    def has_many(self) -> bool:
+        """Whether a sample may have any number of keys."""
+        return self.many or self.separator is not None
+
+
+class DenseColumn(Value):
+    """A number; `log` is log(1 + x) with negative values as 0. A missing one becomes 0."""
+
+    column: str
+    transform: Literal["none", "log"] = "none"
+
+
+class LabelColumn(Value):
+    """A number as it is, or 1 where it is at least so much and 0 elsewhere."""
+
+    column: str
+    at_least: float | None = None
+
+
+class Recipe(Value):
+    """The parts of a table's columns."""
+
+    labels: tuple[LabelColumn, ...]
+    slots: tuple[SlotColumn, ...]
+    dense: tuple[DenseColumn, ...] = ()
+    weight: str | None = None
+    group: str | None = None
+    time: str | None = None
+
+    @model_validator(mode="after")
+    def _something_to_learn(self) -> Self:
+        if not self.labels:
+            raise ValueError("name at least one label column")
+        return self
+
+    @property
+    def schema_of_rows(self) -> Schema:
+        """Columns of the dataset."""
+        return Schema(
+            slots=tuple(
+                SlotSpec(name=slot.slot, kind="many" if slot.has_many else "one")
+                for slot in self.slots
+            ),
+            dense_columns=tuple(column.column for column in self.dense),
+            labels=tuple(column.column for column in self.labels),
+            has_weight=self.weight is not None,
+            has_group=self.group is not None,
+        )
+
+    def arrow_types(self) -> dict[str, Any]:
+        """How each used column is to be read from text."""
+        types: dict[str, Any] = {}
+        for slot in self.slots:
+            if slot.integer and not slot.has_many:
+                types[slot.column] = pa.int64()
+            elif slot.has_many:
+                types[slot.column] = pa.string()
+            else:
+                types[slot.column] = pa.dictionary(pa.int32(), pa.string())
+        if self.group is not None:
+            types.setdefault(self.group, pa.dictionary(pa.int32(), pa.string()))
+        for name in (*(c.column for c in self.dense), *(c.column for c in self.labels)):
+            types[name] = pa.float64()
+        if self.weight is not None:
+            types[self.weight] = pa.float64()
+        if self.time is not None:
+            types.setdefault(self.time, pa.int64())
+        return types
+
+
+def rows_of(table: Any, recipe: Recipe) -> tuple[Rows, Int64s | None]:
+    """Rows of an Arrow table."""
+    slots = {slot.slot: _slot(table[slot.column], slot) for slot in recipe.slots}
+    labels = [_label(table[column.column], column) for column in recipe.labels]
+    dense = [_dense(table[column.column], column) for column in recipe.dense]
+    return (
+        Rows(
+            slots,
+            np.stack(dense, axis=1) if dense else None,
+            np.stack(labels, axis=1),
+            None if recipe.weight is None else _required(table[recipe.weight], recipe.weight),
+            None if recipe.group is None else _texts(table[recipe.group], recipe.group),
+        ),
+        None if recipe.time is None else _times(table[recipe.time], recipe.time),
+    )
+
+
+def _slot(column: Any, slot: SlotColumn) -> Keys:
+    if slot.has_many:
+        return _many(column, slot)
+    return Keys(_keys(column, slot.slot, slot.integer))
+
+
+def _keys(column: Any, slot: str, integer: bool) -> UInt64s:
+    return _integers(column, slot) if integer else _texts(column, slot)
+
+
+def _integers(column: Any, slot: str) -> UInt64s:
+    column = column.cast(pa.int64()) if column.type != pa.int64() else column
+    values = column.fill_null(0).to_numpy().astype(np.int64, copy=False)
+    if (values < 0).any():
+        raise BadColumn(f"{slot}: an integer category must not be negative")
+    keys = keys_of_integers(slot, values.view(np.uint64))
+    if column.null_count:
+        keys[column.is_null().to_numpy()] = missing_key(slot)
+    return keys
+
+
+def _texts(column: Any, slot: str) -> UInt64s:
+    """Each different text is hashed once."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string()).dictionary_encode()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.unify_dictionaries().combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # no rows at all
+        return np.empty(0, np.uint64)
+    words = (text.encode() for text in column.dictionary.to_pylist())
+    hashed = np.append(keys_of_texts(slot, words), np.uint64(missing_key(slot)))
+    places = column.indices.fill_null(len(hashed) - 1).to_numpy(zero_copy_only=False)
+    keys: UInt64s = hashed[places]
+    return keys
+
+
+def _many(column: Any, slot: SlotColumn) -> Keys:
+    if slot.separator is not None:
+        column = pc.split_pattern(column.cast(pa.string()), slot.separator)
+    lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+        raise BadColumn(f"{slot.slot}: expected lists, got {lists.type}; give a separator")
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    values = pc.list_flatten(lists)
+    kept = None
+    if slot.separator is not None:  # an empty text is split into one empty word
+        kept = pc.not_equal(values, "").to_numpy(zero_copy_only=False)
+        ends = np.cumsum(np.concatenate([[0], kept.astype(np.int64)]))
+        bounds = offsets_of(lengths)
+        lengths = ends[bounds[1:]] - ends[bounds[:-1]]
+        values = values.filter(pa.array(kept))
+    if slot.integer and slot.separator is not None:
+        values = values.cast(pa.int64())
+    return Keys(_keys(values, slot.slot, slot.integer), offsets_of(lengths))
+
+
+def _numbers(column: Any) -> NDArray[np.float64]:
+    numbers: NDArray[np.float64] = column.cast(pa.float64()).to_numpy().astype(np.float64)
+    return numbers
+
+
+def _dense(column: Any, spec: DenseColumn) -> NDArray[np.float32]:
+    numbers = np.nan_to_num(_numbers(column), nan=0.0)
+    if not np.isfinite(numbers).all():
+        raise BadColumn(f"{spec.column}: expected a finite number")
+    if spec.transform == "log":
+        numbers = np.log1p(np.maximum(numbers, 0))
+    return numbers.astype(np.float32)
+
+
+def _label(column: Any, spec: LabelColumn) -> NDArray[np.float32]:
+    numbers = _required(column, spec.column)
+    if spec.at_least is not None:
+        return (numbers >= spec.at_least).astype(np.float32)
+    return numbers
+
+
+def _required(column: Any, name: str) -> NDArray[np.float32]:
+    numbers = _numbers(column)
+    if not np.isfinite(numbers).all():
+        raise BadColumn(f"{name}: expected a finite number in every row")
+    return numbers.astype(np.float32)
+
+
+def _times(column: Any, name: str) -> Int64s:
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.timestamp("us")) if pa.types.is_date(column.type) else column
+        column = column.cast(pa.int64())
+    times: Int64s = column.cast(pa.int64()).to_numpy().astype(np.int64)
+    if column.null_count:
+        raise BadColumn(f"{name}: expected a time in every row")
+    return times

@@ -1,0 +1,112 @@
+"""Shows a dataset to people: `heterps data info` and `heterps data head`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from heterps_hpc.dataset.columns import Keys
+from heterps_hpc.dataset.dataset import Dataset, Verify
+from heterps_hpc.dataset.manifest import Manifest
+from heterps_hpc.dataset.order import Order
+from heterps_hpc.dataset.reader import Batch, Reader
+from heterps_hpc.dataset.window import Want
+from heterps_hpc.errors import UserError
+
+_MAX_KEYS_SHOWN = 4
+
+
+def info(path: Path | str, verify: Verify = "sizes", console: Console | None = None) -> None:
+    """Print what a dataset holds."""
+    dataset = Dataset.open(path, verify)
+    console = console or Console(highlight=False)
+    console.print(_summary(dataset, verify))
+    console.print(_slot_table(dataset.manifest))
+
+
+def _summary(dataset: Dataset, verify: Verify) -> Table:
+    manifest = dataset.manifest
+    table = Table(title=manifest.name, show_header=False)
+    table.add_column("what")
+    table.add_column("value", overflow="fold")
+    ratio = manifest.raw_bytes / max(manifest.num_stored_bytes, 1)
+    for what, value in (
+        ("path", str(dataset.path)),
+        ("rows", f"{manifest.num_rows:,}"),
+        ("shards", f"{len(manifest.shards):,}, {manifest.block_rows:,} rows per block"),
+        ("size", f"{manifest.num_stored_bytes / 1e6:,.1f} MB"),
+        ("compression", f"{manifest.compression}, ratio {ratio:.2f}"),
+        ("dense columns", _names(manifest.dense_columns)),
+        ("weight, group", f"{_yes(manifest.has_weight)}, {_yes(manifest.has_group)}"),
+        ("made by", str(manifest.made.get("by", "unknown"))),
+        ("fingerprint", manifest.fingerprint()),
+        ("checked", f"{verify} of all files agree with the manifest"),
+    ):
+        table.add_row(what, value)
+    for label, mean in zip(manifest.labels, manifest.label_means, strict=True):
+        table.add_row(f"label {label}", f"mean {mean:.5f}")
+    return table
+
+
+def _slot_table(manifest: Manifest) -> Table:
+    table = Table(title=f"{len(manifest.slots)} slots")
+    table.add_column("slot")
+    table.add_column("kind")
+    table.add_column("distinct keys", justify="right")
+    table.add_column("keys per sample", justify="right")
+    for slot in manifest.slots:
+        kind = slot.kind + (", weighted" if slot.weighted else "")
+        table.add_row(slot.name, kind, f"{slot.cardinality:,}", f"{slot.mean_keys:.2f}")
+    return table
+
+
+def head(path: Path | str, rows: int = 5, console: Console | None = None) -> None:
+    """Print the first rows of a dataset."""
+    if rows < 1:
+        raise UserError(f"cannot show {rows} rows; ask for at least one")
+    dataset = Dataset.open(path)
+    console = console or Console(highlight=False)
+    manifest = dataset.manifest
+    slots = tuple(slot.name for slot in manifest.slots)
+    want = Want(slots, bool(manifest.dense_columns), bool(manifest.labels), manifest.has_weight)
+    order = Order(dataset, min(rows, manifest.num_rows), shuffle=False, window_rows=1)
+    with Reader(dataset, order, want, num_epochs=1, read_ahead=1) as reader:
+        console.print(_head_table(manifest, next(reader)))
+
+
+def _head_table(manifest: Manifest, batch: Batch) -> Table:
+    """A column for each sample: there are more features than fit side by side."""
+    count = len(batch.sample_ids)
+    table = Table(title=f"{manifest.name}: first {count} of {manifest.num_rows:,} rows")
+    table.add_column("column")
+    for number in batch.sample_ids:
+        table.add_column(f"row {number}", justify="right", overflow="fold")
+    for kind, names, matrix in (
+        ("label", manifest.labels, batch.labels),
+        ("dense", manifest.dense_columns, batch.dense),
+    ):
+        for place, name in enumerate(names):
+            assert matrix is not None
+            table.add_row(f"{kind} {name}", *(f"{value:.6g}" for value in matrix[:, place]))
+    if batch.weight is not None:
+        table.add_row("weight", *(f"{value:.6g}" for value in batch.weight))
+    for name, keys in batch.slots.items():
+        cells = (_keys_text(keys.cut(row, row + 1)) for row in range(count))
+        table.add_row(f"slot {name}", *cells)
+    return table
+
+
+def _keys_text(keys: Keys) -> str:
+    shown = " ".join(f"{int(key):016x}" for key in keys.keys[:_MAX_KEYS_SHOWN])
+    return shown + (" …" if len(keys.keys) > _MAX_KEYS_SHOWN else "")
+
+
+def _names(names: list[str] | tuple[str, ...]) -> str:
+    shown = ", ".join(names[:20])
+    return f"{len(names)}: {shown}" + (" …" if len(names) > 20 else "") if names else "none"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
