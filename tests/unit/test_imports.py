@@ -31,7 +31,7 @@ LIBRARY_ONLY_IN = {
     "horovod": {"runtime"},
     "torch": {"runtime", "models", "plan"},
 }
-SEES_ALL = {"cli"}
+SEES_ALL = {"cli", "commands"}
 
 
 def part_of(module: str) -> str:

@@ -1,0 +1,171 @@
+"""The command line: every verb is a thin wrapper that imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heterps_hpc import __version__
+from heterps_hpc.errors import UserError
+
+app = typer.Typer(
+    help="Train click-through networks on CPU and GPU partitions at once, at the least money.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Look at a data set.", no_args_is_help=True)
+checkpoint_app = typer.Typer(help="List, check and convert checkpoints.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+app.add_typer(checkpoint_app, name="checkpoint")
+
+JobFile = Annotated[Path, typer.Argument(help="The job file (YAML).", show_default=False)]
+RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+RunDirOption = Annotated[
+    Path | None, typer.Option("--run-dir", help="Run directory [runs/NAME beside the job file].")
+]
+On = Annotated[str, typer.Option("--on", help="`local` (mpirun here) or `slurm`.")]
+
+
+@app.command()
+def run(
+    job: JobFile,
+    run_dir: RunDirOption = None,
+    on: On = "local",
+    resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint.")] = False,
+) -> None:
+    """Do all steps: data, measure, plan, launch, report."""
+    from heterps_hpc.commands.run import run as run_job
+
+    _exit(run_job(job, run_dir, _where(on), resume))
+
+
+@app.command()
+def measure(job: JobFile, run_dir: RunDirOption = None, on: On = "local") -> None:
+    """Time every layer on every pool with the code that trains; write profile.json."""
+    from heterps_hpc.commands.prepare import freeze, ready_data
+    from heterps_hpc.commands.run import ready_profile
+
+    spec, cluster, directory = freeze(job, run_dir)
+    ready_data(spec)
+    ready_profile(spec, cluster, directory, _where(on))
+    _say(f"wrote {directory.profile}")
+
+
+@app.command()
+def plan(
+    job: JobFile,
+    run_dir: RunDirOption = None,
+    profile: Annotated[Path | None, typer.Option(help="A profile.json [of the run].")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Instead of the job's own.")] = None,
+) -> None:
+    """Choose pools and ranks of least money for the throughput floor; write layout.json."""
+    from heterps_hpc.commands.plan import plan as make
+    from heterps_hpc.commands.prepare import freeze
+
+    spec, cluster, directory = freeze(job, run_dir)
+    if scheduler is not None:
+        chosen = spec.plan.model_copy(update={"scheduler": scheduler})
+        spec = spec.model_copy(update={"plan": chosen})
+    make(spec, cluster, directory, profile)
+    _say(f"wrote {directory.layout}")
+
+
+@app.command()
+def launch(
+    run_dir: RunDirectory,
+    on: On = "local",
+    resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print what would be started.")] = False,
+) -> None:
+    """Start the ranks of a planned run, by mpirun here or as one Slurm job."""
+    from heterps_hpc.commands import launch as launching
+    from heterps_hpc.commands.prepare import thaw
+    from heterps_hpc.commands.run import launch as start
+    from heterps_hpc.layout import Layout
+
+    job, cluster, directory = thaw(run_dir)
+    layout = Layout.load(directory.layout)
+    if dry_run:
+        _say(launching.preview(job, cluster, layout, directory, _where(on)))
+        return
+    with directory.hold():
+        code = start(job, cluster, layout, directory, _where(on), resume=resume)
+    _exit(code)
+
+
+@app.command()
+def report(run_dir: RunDirectory) -> None:
+    """Write report.html: the plan, what it cost, how near the prediction was."""
+    from heterps_hpc.commands.prepare import thaw
+    from heterps_hpc.commands.run import report as write
+
+    write(thaw(run_dir)[2])
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def prepare(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="criteo, avazu, movielens, csv, synthetic …")],
+) -> None:
+    """Turn a click log into a data set; `heterps prepare SOURCE --help` for its options."""
+    from data_prep import run_source
+
+    _exit(run_source(source, context.args))
+
+
+@data_app.command("info")
+def data_info(path: Path) -> None:
+    """Schema, rows, slots, cardinality, size, label rate."""
+    from heterps_hpc.dataset.show import info
+
+    info(path)
+
+
+@data_app.command("head")
+def data_head(path: Path, rows: Annotated[int, typer.Option(min=1)] = 5) -> None:
+    """The first rows."""
+    from heterps_hpc.dataset.show import head
+
+    head(path, rows)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    _say(__version__)
+
+
+def _where(on: str) -> str:
+    if on not in ("local", "slurm"):
+        raise UserError(f"--on is {on!r}; valid: local, slurm")
+    return on
+
+
+def _say(text: str) -> None:
+    typer.echo(text)
+
+
+def _exit(code: int) -> None:
+    if code:
+        raise typer.Exit(int(code))
+
+
+def main() -> None:
+    """Entry point of `heterps`: the user's mistakes end in one line and exit code 2."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        app()
+    except UserError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"heterps: {line}\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

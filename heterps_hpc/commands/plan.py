@@ -1,0 +1,27 @@
+"""profile → plan → layout, and what the planner has to say about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.commands.prepare import model_of, ready_data, samples_to_train
+from heterps_hpc.config import Job
+from heterps_hpc.layout import Layout
+from heterps_hpc.profile import Profile
+from heterps_hpc.rundir import RunDir
+
+
+def plan(job: Job, cluster: Cluster, run_dir: RunDir, profile_file: Path | None = None) -> Layout:
+    """Decide, write layout.json and planning.json, print the table."""
+    from heterps_hpc.plan.make import layout_from, make_plan, show
+
+    dataset = ready_data(job)
+    model = model_of(job, dataset)
+    profile = Profile.load(profile_file or run_dir.profile)
+    result = make_plan(job, cluster, profile, model, samples_to_train(job, dataset))
+    layout = layout_from(result, job, cluster, profile, model)
+    result.save(run_dir.schedulers)
+    layout.save(run_dir.layout)
+    show(result, layout)
+    return layout

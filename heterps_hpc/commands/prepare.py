@@ -1,0 +1,64 @@
+"""A run's beginning: its directory, its inputs frozen, its data there."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.config import Job
+from heterps_hpc.dataset import Dataset
+from heterps_hpc.errors import UserError
+from heterps_hpc.model import Model
+from heterps_hpc.models import build_model
+from heterps_hpc.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+
+def freeze(job_file: Path, run_dir: Path | None) -> tuple[Job, Cluster, RunDir]:
+    """Validate the job and its cluster, and keep copies in the run directory."""
+    job = Job.load(job_file)
+    cluster = Cluster.load(job.cluster)
+    directory = RunDir(run_dir or default_run_dir(job_file, job)).create()
+    job.save(directory.job)
+    cluster.save(directory.cluster)
+    return job, cluster, directory
+
+
+def thaw(run_dir: Path) -> tuple[Job, Cluster, RunDir]:
+    """The inputs that an earlier step froze."""
+    directory = RunDir(run_dir)
+    if not directory.job.exists():
+        raise UserError(
+            f"{run_dir}: not a run directory (it has no {directory.job.name}); "
+            "make one with `heterps plan JOB` or `heterps run JOB`"
+        )
+    return Job.parse_saved(directory.job), Cluster.load(directory.cluster), directory
+
+
+def default_run_dir(job_file: Path, job: Job) -> Path:
+    """Beside the job file: runs/NAME, with only plain characters."""
+    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in job.name).strip(".") or "job"
+    return job_file.resolve().parent / "runs" / plain
+
+
+def ready_data(job: Job) -> Dataset:
+    """The training data; generated first if the job describes synthetic data."""
+    if job.data.synthetic is not None:
+        from data_prep.synthetic import ensure_synthetic
+
+        ensure_synthetic(job.data.synthetic, job.data.train, job.data.test)
+    return Dataset.open(job.data.train)
+
+
+def model_of(job: Job, dataset: Dataset) -> Model:
+    """The job's model on that data."""
+    return build_model(job.model, dataset.manifest)
+
+
+def samples_to_train(job: Job, dataset: Dataset) -> int:
+    """Samples of the whole job, over all epochs."""
+    if job.train.steps is not None:
+        return job.train.steps * job.train.batch_size
+    return (job.train.epochs or 1) * dataset.manifest.num_rows
