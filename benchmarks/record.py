@@ -81,6 +81,13 @@ class Report:
             json_path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
 
 
+def report(
+    benchmark: str, records: Sequence[Record], json_path: Path | None, title: str | None = None
+) -> None:
+    """Print the records of a benchmark, and write them where asked."""
+    Report(benchmark, title or benchmark, list(records)).finish(json_path)
+
+
 def format_value(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
