@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.bootstrap import horovod
+from tools.bootstrap import horovod_wheel as horovod
 from tools.bootstrap.cache import Cache, Stamps, content_key, default_cache_dir
 from tools.bootstrap.choices import STAMP, choices_in_force
 from tools.bootstrap.mpi import Mpi, choose_mpi

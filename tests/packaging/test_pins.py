@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tools.bootstrap import horovod
+from tools.bootstrap import horovod_wheel as horovod
 from tools.bootstrap.requirements import BUILD_TOOLS, read_needs, read_pins
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.bootstrap import choices
 from tools.bootstrap.cache import Cache, Stamps, content_key, file_digest
 from tools.bootstrap.core import core_key, install_core
-from tools.bootstrap.horovod import horovod_key, horovod_wheel
+from tools.bootstrap.horovod_wheel import horovod_key, horovod_wheel
 from tools.bootstrap.mpi import Mpi
 from tools.bootstrap.progress import Progress, SetupError
 from tools.bootstrap.requirements import BUILD_TOOLS, canonical, names, read_needs
@@ -198,7 +198,7 @@ class Environment:
         return f"{self._horovod_key()} {self._packages_key()}"
 
     def _check(self) -> None:
-        program = Path(__file__).with_name("check_mpi.py")
+        program = self.settings.root / "tools/check_mpi.py"
         mpirun = self.settings.venv / "bin/mpirun"
         launcher = mpirun if self.settings.mpi.mpicc is None else self.settings.mpi.mpirun
         self.progress.run(
