@@ -55,3 +55,9 @@ def since_last(events: list[Event], event: str) -> list[Event]:
 def last(events: list[Event], event: str) -> Event | None:
     """The newest event of that kind."""
     return next((entry for entry in reversed(events) if entry["event"] == event), None)
+
+
+def restarts(events: list[Event]) -> int:
+    """How often the run was started again since the user last started it."""
+    starts = [entry for entry in since_last(events, "submit") if entry["event"] == "start"]
+    return max(0, len(starts) - 1)

@@ -11,7 +11,7 @@ from heterps_hpc.launch.mpi import flavour_of
 from heterps_hpc.launch.progress import Progress, last_metrics
 from heterps_hpc.launch.ranks import without_launchers
 from heterps_hpc.launch.slurm.after import conclude, goes_on
-from heterps_hpc.launch.slurm.follow import final_code
+from heterps_hpc.launch.slurm.follow import final_code, resumes_torn
 from heterps_hpc.launch.slurm.queue import JobState, parse
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import make_job
@@ -47,7 +47,7 @@ def run_with_job(tmp_path: Path, **launch: int) -> RunDir:
 def test_conclusion_is_final_without_restarts(tmp_path: Path) -> None:
     run = run_with_job(tmp_path)
     history.record(run, "start")
-    assert conclude(run, 3, 0) == "end 3"
+    assert conclude(run, 3) == "end 3"
     assert history.read(run)[-1]["again"] is False
 
 
@@ -57,15 +57,35 @@ def test_conclusion_counts_only_this_start(tmp_path: Path) -> None:
     history.record(run, "rank_end", code=2)
     history.record(run, "start")
     history.record(run, "rank_end", code=4)
-    assert conclude(run, 4, 1) == "again"
-    assert conclude(run, 4, 2) == "end 4"
+    assert conclude(run, 4) == "again"
+    history.record(run, "start")
+    assert conclude(run, 9) == "end 4"
+    history.record(run, "submit", job_id=1)
+    history.record(run, "start")
+    assert conclude(run, 4) == "again"  # the user's own start counts anew
 
 
 def test_wanted_stop_is_not_undone_by_a_requeue(tmp_path: Path) -> None:
     run = run_with_job(tmp_path, max_restarts=2)
     history.record(run, "start")
     history.record(run, "stop_wanted")
-    assert conclude(run, 3, 0) == "end 3"
+    assert conclude(run, 3) == "end 3"
+
+
+@pytest.mark.parametrize(
+    ("max_restarts", "torn_job", "stop", "expected"),
+    [(1, 7, False, True), (0, 7, False, False), (1, 6, False, False), (1, 7, True, False)],
+)
+def test_torn_job_goes_on_as_another(
+    tmp_path: Path, max_restarts: int, torn_job: int, stop: bool, expected: bool
+) -> None:
+    run = run_with_job(tmp_path, max_restarts=max_restarts)
+    history.record(run, "submit", job_id=7)
+    history.record(run, "start")
+    if stop:
+        history.record(run, "stop_wanted")
+    history.record(run, "torn", job_id=torn_job)
+    assert resumes_torn(run) is expected
 
 
 def test_history_passes_over_broken_lines(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ container may hold this interpreter but not `scontrol`.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -23,13 +22,15 @@ def goes_on(code: ExitCode, restarts: int, max_restarts: int, stop_wanted: bool)
     return code.resumable and restarts < max_restarts and not stop_wanted
 
 
-def conclude(run: RunDir, status: int, restarts: int) -> str:
+def conclude(run: RunDir, status: int) -> str:
     """Decide, write it into the history, and say it in the script's words."""
-    events = history.since_last(history.read(run), "start")
+    past = history.read(run)
+    restarts = history.restarts(past)
+    events = history.since_last(past, "start")
     noted = [event["code"] for event in events if event["event"] == "rank_end"]
     stop_wanted = any(event["event"] == "stop_wanted" for event in events)
     code = outcome(status, noted)
-    max_restarts = Job.load(run.job).launch.max_restarts
+    max_restarts = Job.parse_saved(run.job).launch.max_restarts
     again = goes_on(code, restarts, max_restarts, stop_wanted)
     history.record(run, "end", code=int(code), status=status, restart=restarts, again=again)
     return "again" if again else f"end {int(code)}"
@@ -41,8 +42,7 @@ def main() -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--status", type=int, required=True)
     arguments = parser.parse_args()
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    sys.stdout.write(conclude(RunDir(arguments.run_dir), arguments.status, restarts) + "\n")
+    sys.stdout.write(conclude(RunDir(arguments.run_dir), arguments.status) + "\n")
     return 0
 
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heterps_hpc import history
+from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode, outcome
 from heterps_hpc.launch.progress import OnProgress, Progress
+from heterps_hpc.launch.slurm.after import goes_on
 from heterps_hpc.launch.slurm.commands import call
 from heterps_hpc.launch.slurm.queue import JobState, state
-from heterps_hpc.launch.slurm.submit import job_of
+from heterps_hpc.launch.slurm.submit import job_of, resubmit
 from heterps_hpc.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -39,11 +41,16 @@ def wait(
         now = state(job_id)
         progress.poll()
         if now is None or now.ended:
-            return final_code(run, now)
+            if not resumes_torn(run):
+                return final_code(run, now)
+            job_id = resubmit(run)
+            log.warning("the job lost its first node; it goes on as job %d", job_id)
+            continue
         if on_state is not None and now != before:
             on_state(now)
         if now.torn:
-            mend(run, now)
+            history.record(run, "torn", job_id=job_id)
+            call("scancel", str(job_id))
         before = now
         if give_up is not None and time.monotonic() > give_up:
             raise UserError(
@@ -68,17 +75,15 @@ def cancel(run_dir: Path | str, *, save: bool = False) -> None:
         call("scancel", str(job_id))
 
 
-def mend(run: RunDir, now: JobState) -> None:
-    """End the components that outlived their leader, so that the whole job can start again."""
-    for component in now.components[1:]:
-        if not component.waiting and not component.ended:
-            log.warning(
-                "component %d (job %d) outlived its leader; ending it",
-                component.component,
-                component.job_id,
-            )
-            history.record(run, "torn", job_id=component.job_id)
-            call("scancel", str(component.job_id))
+def resumes_torn(run: RunDir) -> bool:
+    """Whether an ended job was torn, so that Slurm could not requeue it, and may be tried again."""
+    events = history.read(run)
+    torn = history.last(events, "torn")
+    if torn is None or torn["job_id"] != job_of(run):
+        return False
+    stop_wanted = history.last(history.since_last(events, "start"), "stop_wanted") is not None
+    max_restarts = Job.parse_saved(run.job).launch.max_restarts
+    return goes_on(ExitCode.RANK_FAILED, history.restarts(events), max_restarts, stop_wanted)
 
 
 def final_code(run: RunDir, now: JobState | None) -> ExitCode:
@@ -93,7 +98,8 @@ def final_code(run: RunDir, now: JobState | None) -> ExitCode:
     states = {component.state for component in now.components}
     if states == {"COMPLETED"}:
         return ExitCode.DONE
-    if "CANCELLED" in states:
+    torn = history.last(this_start, "torn") is not None
+    if "CANCELLED" in states and not torn:
         return ExitCode.STOPPED
     noted = [event["code"] for event in this_start if event["event"] == "rank_end"]
     return outcome(max(component.exit_code for component in now.components) or 1, noted)

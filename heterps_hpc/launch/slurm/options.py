@@ -139,7 +139,7 @@ def srun_options(component: Component, cluster: Cluster, bind: str) -> list[str]
         f"--cpus-per-task={component.cores_per_rank}",
         f"--mem={memory_mb(pool, component)}M",
         "--distribution=block",
-        f"--cpu-bind={'cores' if bind == 'core' else 'none'}",
+        *(["--cpu-bind=cores"] if bind == "core" else []),
         *cluster.site.srun_options,
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
@@ -102,17 +103,26 @@ def _job_options(job: Job, run_dir: Path, limit_seconds: int) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class _Part:
+    """One component's part of srun."""
+
+    options: list[str]
+    command: list[str]
+    first_rank: int
+
+
 def _srun_parts(
     layout: Layout, cluster: Cluster, job: Job, run_dir: Path, python: str, program: str
-) -> list[tuple[list[str], list[str]]]:
-    """Per component: srun's options, and the command of its ranks."""
+) -> list[_Part]:
     parts = []
     for number, component in enumerate(layout.components):
         # a plain job has no groups, and srun fails when one is named
         group = [f"--het-group={number}"] if len(layout.components) > 1 else []
         words = [*group, *options.srun_options(component, cluster, job.launch.bind)]
         command = rank_command(run_dir, number, python, cluster.site.prefix, program)
-        parts.append((words, with_environment(thread_environment(component), command)))
+        command = with_environment(thread_environment(component), command)
+        parts.append(_Part(words, command, component.first_rank))
     return parts
 
 

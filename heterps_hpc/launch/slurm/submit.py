@@ -43,8 +43,7 @@ def submit(
     )
     write_atomically(run.script, script)
     check(run.script, layout, cluster, job)
-    answer = call("sbatch", "--parsable", str(run.script), cwd=run.path)
-    job_id = int(answer.strip().split(";")[0])
+    job_id = _queue(run)
     history.record(run, "submit", job_id=job_id, num_components=len(layout.components))
     return job_id
 
@@ -67,23 +66,38 @@ def check(script: Path, layout: Layout, cluster: Cluster, job: Job) -> None:
         ) from None
 
 
+def resubmit(run: RunDir) -> int:
+    """Queue the same script again, after Slurm ended a job that it could not requeue whole."""
+    job_id = _queue(run)
+    history.record(run, "resubmit", job_id=job_id)
+    return job_id
+
+
 def job_of(run: RunDir) -> int:
     """The Slurm job last submitted for a run."""
-    last = history.last(history.read(run), "submit")
-    if last is None:
+    job_id = _last_job(run)
+    if job_id is None:
         raise UserError(f"{run.path}: no Slurm job was submitted from this run directory")
-    return int(last["job_id"])
+    return job_id
+
+
+def _queue(run: RunDir) -> int:
+    answer = call("sbatch", "--parsable", str(run.script), cwd=run.path)
+    return int(answer.strip().split(";")[0])
+
+
+def _last_job(run: RunDir) -> int | None:
+    events = [e for e in history.read(run) if e["event"] in ("submit", "resubmit")]
+    return int(events[-1]["job_id"]) if events else None
 
 
 def refuse_second_job(run: RunDir) -> None:
     """Two jobs in one run directory would overwrite each other's checkpoints."""
-    last = history.last(history.read(run), "submit")
-    if last is None:
-        return
-    now = state(int(last["job_id"]))
+    job_id = _last_job(run)
+    now = None if job_id is None else state(job_id)
     if now is not None and not now.ended:
         raise UserError(
-            f"{run.path}: job {last['job_id']} of this run is still there ({now}); wait for it, "
+            f"{run.path}: job {job_id} of this run is still there ({now}); wait for it, "
             "`heterps cancel` it, or choose another directory with --run-dir"
         )
 

@@ -13,6 +13,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+from heterps_hpc.history import record
+from heterps_hpc.rundir import RunDir
+
 LIMIT_SECONDS = 60.0  # a forgotten rank ends by itself
 
 
@@ -43,8 +46,17 @@ def main() -> int:
         give_up = time.monotonic() + LIMIT_SECONDS
         while not asked and time.monotonic() < give_up:
             time.sleep(0.05)
-        return 3 if asked else 1
-    return int(order) if isinstance(order, int) else 0
+        return leave(run_dir, 3 if asked else 1)
+    return leave(run_dir, int(order) if isinstance(order, int) else 0)
+
+
+def leave(run_dir: Path, code: int) -> int:
+    """Note the code as the trainer does; a stop that all agreed on must not abort the world."""
+    if code:
+        record(RunDir(run_dir), "rank_end", rank=MPI.COMM_WORLD.rank, code=code)
+    if code == 3:
+        MPI.Finalize()
+    return code
 
 
 if __name__ == "__main__":

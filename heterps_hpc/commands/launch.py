@@ -1,0 +1,114 @@
+"""The verbs around a running job: launch, its preview, status, cancel, doctor."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from typing import Any
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.layout import Layout
+from heterps_hpc.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+
+def launch_local(job: Job, layout: Layout, directory: RunDir, *, resume: bool = False) -> ExitCode:
+    """Run the ranks on this machine and wait for them, with live progress."""
+    from heterps_hpc.launch import local
+    from heterps_hpc.launch.failure import explain
+
+    refuse_mixing(directory, resume)
+    code = local.run(directory.path, layout, job, on_line=_relay, on_progress=tell_progress)
+    _conclude(directory, code, explain(directory, code))
+    return code
+
+
+def launch_slurm(
+    job: Job,
+    cluster: Cluster,
+    layout: Layout,
+    directory: RunDir,
+    *,
+    resume: bool = False,
+    wait: bool = True,
+) -> ExitCode:
+    """Submit one job for all ranks and, unless told otherwise, follow it to its end."""
+    from heterps_hpc.launch import slurm
+    from heterps_hpc.launch.failure import explain
+
+    refuse_mixing(directory, resume)
+    job_id = slurm.submit(directory.path, layout, cluster, job)
+    log.info("job %d: submitted %s", job_id, directory.script)
+    if not wait:
+        return ExitCode.DONE
+    try:
+        code = slurm.wait(
+            directory.path,
+            on_progress=tell_progress,
+            on_state=lambda state: log.info("job %d: %s", job_id, state),
+        )
+    except KeyboardInterrupt:
+        raise UserError(
+            f"stopped waiting; job {job_id} goes on: `heterps status {directory.path}` shows it, "
+            f"`heterps cancel {directory.path}` ends it"
+        ) from None
+    _conclude(directory, code, explain(directory, code))
+    return code
+
+
+def preview(job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: str) -> str:
+    """What a launch would start: the batch script, or the command of mpirun."""
+    from heterps_hpc.launch.local import mpirun_command
+    from heterps_hpc.launch.mpi import find_mpi
+    from heterps_hpc.launch.slurm import render
+
+    if on == "slurm":
+        return render(layout, cluster, job, directory.path, flavour=find_mpi().flavour)
+    command = mpirun_command(
+        layout,
+        directory.path,
+        find_mpi(),
+        python=sys.executable,
+        oversubscribe=job.launch.oversubscribe,
+        bind=job.launch.bind,
+        as_root=os.geteuid() == 0,
+    )
+    return shlex.join(command)
+
+
+def refuse_mixing(directory: RunDir, resume: bool) -> None:
+    """A run goes on from the checkpoints that it finds; that must be what the user wants."""
+    found = sorted(path.name for path in directory.checkpoints.glob("[0-9]*"))
+    if found and not resume:
+        raise UserError(
+            f"{directory.path} has a checkpoint of step {int(found[-1])}; go on from it with "
+            "--resume, or start afresh in another directory with --run-dir"
+        )
+
+
+def tell_progress(metrics: dict[str, Any]) -> None:
+    """One line of progress for people."""
+    if "step" not in metrics:
+        return
+    parts = [f"step {metrics['step']:>6}"]
+    for name, form in (("loss", ".4f"), ("auc", ".4f"), ("samples_per_second", ",.0f")):
+        if isinstance(metrics.get(name), int | float):
+            parts.append(f"{name.replace('_per_', '/')} {metrics[name]:{form}}")
+    log.info("%s  %s", metrics.get("kind", "train"), "  ".join(parts))
+
+
+def _relay(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def _conclude(directory: RunDir, code: ExitCode, reason: str | None) -> None:
+    if code == ExitCode.STOPPED:
+        log.warning("stopped; go on with: heterps launch --resume %s", directory.path)
+    elif code != ExitCode.DONE:
+        log.error("%s", reason or f"the run failed; see {directory.logs}")
