@@ -17,11 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 MAY_IMPORT = {
     "nouns": {"nouns"},
     "core": set[str](),
+    "checkpoint": {"nouns"},
     "dataset": {"nouns"},
     "models": {"nouns"},
     "plan": {"nouns"},
     "launch": {"nouns"},
-    "runtime": {"nouns", "core", "dataset", "models"},
+    "runtime": {"nouns", "core", "checkpoint", "dataset", "models"},
     "report": {"nouns"},
     "data_prep": {"nouns", "dataset"},
     "slurm_templates": set[str](),

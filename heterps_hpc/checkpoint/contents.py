@@ -1,0 +1,127 @@
+"""A checkpoint by what it holds, not by files: rows of a partition, a dense tensor, pooled rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from heterps_hpc.checkpoint.manifest import ArraySpec, Kind, Segment, ShardSpec
+from heterps_hpc.checkpoint.shardreader import DamagedCheckpoint, ShardReader
+from heterps_hpc.checkpoint.store import Checkpoint
+
+EXTRA = "extra."  # column prefix of what a table keeps beside its rows
+_MAX_OPEN = 64
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array and the shard that holds it."""
+
+    shard: ShardSpec
+    array: ArraySpec
+
+
+class Contents:
+    """Finds and reads what a checkpoint holds; opens only the shards that are asked for."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._open: dict[str, ShardReader] = {}
+        self._by_name: dict[tuple[Kind, str], list[Place]] = {}
+        for shard in checkpoint.manifest.shards:
+            for array in shard.arrays:
+                places = self._by_name.setdefault((array.kind, array.name), [])
+                places.append(Place(shard, array))
+
+    def names(self, kind: Kind) -> list[str]:
+        """The tables, dense tensors or steps that there are."""
+        return sorted(name for found, name in self._by_name if found == kind)
+
+    def places(self, kind: Kind, name: str) -> list[Place]:
+        """All arrays of that name."""
+        return self._by_name.get((kind, name), [])
+
+    def columns(self, table: str, partition: int) -> dict[str, tuple[Place, Segment]]:
+        """The columns of a table's partition; all of them lie in one shard."""
+        found: dict[str, tuple[Place, Segment]] = {}
+        for place in self.places("table", table):
+            segment = place.array.segment(partition)
+            if segment is None:
+                continue
+            if place.array.column in found:
+                raise DamagedCheckpoint(
+                    f"{self.checkpoint.path}: partition {partition} of table {table!r} is in two "
+                    f"shards, {found[place.array.column][0].shard.file} and {place.shard.file}"
+                )
+            found[place.array.column] = (place, segment)
+        return found
+
+    def rows(
+        self, table: str, partition: int, max_rows: int = 65536
+    ) -> Iterator[dict[str, NDArray[Any]]]:
+        """The rows of a partition, some at a time, as columns by name."""
+        columns = {
+            name: found
+            for name, found in self.columns(table, partition).items()
+            if not name.startswith(EXTRA)
+        }
+        counts = {segment.num_rows for _, segment in columns.values()}
+        if len(counts) > 1:
+            raise DamagedCheckpoint(
+                f"{self.checkpoint.path}: the columns of table {table!r}, partition {partition} "
+                f"have different numbers of rows: {sorted(counts)}"
+            )
+        streams = [
+            self.reader(place.shard).blocks(place.array, segment, max_rows)
+            for place, segment in columns.values()
+        ]
+        for blocks in zip(*streams, strict=True):
+            yield dict(zip(columns, blocks, strict=True))
+
+    def extra(self, table: str, partition: int) -> dict[str, NDArray[Any]]:
+        """What the table keeps of a partition beside its rows."""
+        return {
+            name.removeprefix(EXTRA): self.reader(place.shard).read(place.array, segment)
+            for name, (place, segment) in self.columns(table, partition).items()
+            if name.startswith(EXTRA)
+        }
+
+    def dense(self, name: str) -> Mapping[str, NDArray[Any]]:
+        """A dense tensor (`value`) and its optimizer's state, by column."""
+        return {place.array.column: self.whole(place) for place in self.places("dense", name)}
+
+    def whole(self, place: Place) -> NDArray[Any]:
+        """An array that is one segment."""
+        if len(place.array.segments) != 1:
+            raise DamagedCheckpoint(f"{place.shard.file}: {place.array.label} is in pieces")
+        return self.reader(place.shard).read(place.array, place.array.segments[0])
+
+    def reader(self, shard: ShardSpec) -> ShardReader:
+        """The open file of a shard."""
+        reader = self._open.pop(shard.file, None)
+        if reader is None:
+            reader = ShardReader(self.checkpoint.path / shard.file, shard)
+        self._open[shard.file] = reader  # the last is the most recently used
+        while len(self._open) > _MAX_OPEN:
+            self._open.pop(next(iter(self._open))).close()
+        return reader
+
+    def close(self) -> None:
+        """Let go of all files."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,126 @@
+"""The checkpoints of a run: which are complete, how one comes into being, which are kept.
+
+    checkpoints/000000812/rank-00000-3f9c2a1e.h5     shards first; the last word tells saves apart
+    checkpoints/000000812/manifest.json              then the manifest: now it is a checkpoint
+
+Whoever is killed in between leaves a directory without a manifest, which nobody reads and the
+next save sweeps away.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from heterps_hpc.checkpoint.manifest import MANIFEST_FILE, Manifest
+from heterps_hpc.checkpoint.shardwriter import sync_directory
+from heterps_hpc.errors import UserError
+from heterps_hpc.values import write_atomically
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """Steps that had been done."""
+        return self.manifest.step
+
+    @classmethod
+    def open(cls, path: Path | str) -> Checkpoint:
+        """A checkpoint directory, or the newest checkpoint of a run directory."""
+        path = Path(path)
+        if not (path / MANIFEST_FILE).exists():
+            for folder in (path / "checkpoints", path):
+                found = newest(folder)
+                if found is not None:
+                    return found
+            if not path.exists():
+                raise UserError(f"{path}: no such checkpoint or run directory")
+        return cls(path, Manifest.load(path / MANIFEST_FILE))
+
+
+def directory_of(checkpoints: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return checkpoints / f"{step:09d}"
+
+
+def shard_name(rank: int, token: str) -> str:
+    """The file of a rank; the token keeps the files of two saves of one step apart."""
+    return f"rank-{rank:05d}-{token}.h5"
+
+
+def steps_of(checkpoints: Path) -> list[int]:
+    """Steps of all complete checkpoints, oldest first."""
+    return sorted(
+        int(folder.name) for folder in _numbered(checkpoints) if (folder / MANIFEST_FILE).is_file()
+    )
+
+
+def newest(checkpoints: Path) -> Checkpoint | None:
+    """The newest complete checkpoint."""
+    steps = steps_of(checkpoints)
+    return Checkpoint.open(directory_of(checkpoints, steps[-1])) if steps else None
+
+
+def publish(directory: Path, manifest: Manifest) -> None:
+    """Make the shards in a directory a checkpoint, then sweep out what is not part of it."""
+    write_atomically(directory / MANIFEST_FILE, manifest.to_json())
+    sync_directory(directory)
+    sync_directory(directory.parent)
+    listed = {shard.file for shard in manifest.shards} | {MANIFEST_FILE}
+    for path in directory.iterdir():
+        if path.name not in listed:
+            path.unlink(missing_ok=True)
+
+
+def keep_last(checkpoints: Path, count: int) -> list[int]:
+    """Remove all but the newest complete checkpoints, and torn ones older than the newest."""
+    steps = steps_of(checkpoints)
+    kept = set(steps[-count:])
+    removed = []
+    for folder in _numbered(checkpoints):
+        step = int(folder.name)
+        if step in kept or not steps or step > steps[-1]:
+            continue
+        _remove(folder)
+        removed.append(step)
+    return removed
+
+
+def discard(directory: Path, files: list[str]) -> None:
+    """Remove the shards of a save that failed; a complete checkpoint beside them stays."""
+    for name in files:
+        (directory / name).unlink(missing_ok=True)
+        (directory / f".{name}.part").unlink(missing_ok=True)
+    if not (directory / MANIFEST_FILE).exists():
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    # the manifest goes first: half a directory must never look complete
+    try:
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)
+        sync_directory(folder)
+        shutil.rmtree(folder)
+    except OSError as error:
+        log.warning("%s: cannot remove the old checkpoint: %s", folder, error)
+
+
+def _numbered(checkpoints: Path) -> Iterator[Path]:
+    try:
+        folders = sorted(checkpoints.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for folder in folders:
+        if folder.name.isascii() and folder.name.isdigit() and folder.is_dir():
+            yield folder
