@@ -1,0 +1,229 @@
+"""The report as one HTML file: everything computed elsewhere, put into the template here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from heterps_hpc import __version__
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.history import Event
+from heterps_hpc.report import charts, phases, picture, spending, timeline, traffic, verdict, words
+from heterps_hpc.report.inputs import Run
+
+_BARS_SHOWN = 64
+_EVENTS_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Status:
+    """How the run ended, and the colour to say it in."""
+
+    text: str
+    tone: str
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One headline number."""
+
+    title: str
+    value: str
+    note: str
+
+
+_OUTCOMES = {
+    ExitCode.DONE: Status("done", "good"),
+    ExitCode.USER_ERROR: Status("refused: a mistake in its input", "bad"),
+    ExitCode.STOPPED: Status("stopped after a checkpoint", "warn"),
+    ExitCode.RANK_FAILED: Status("failed: a rank or a node died", "bad"),
+    ExitCode.STALLED: Status("failed: no progress", "bad"),
+}
+
+
+def render(run: Run) -> str:
+    """The page."""
+    environment = Environment(
+        loader=PackageLoader("heterps_hpc.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        money=words.money,
+        rate=words.rate,
+        seconds=words.seconds,
+        size=words.size,
+        percent=words.percent,
+        signed_percent=words.signed_percent,
+        significant=words.significant,
+        moment=moment,
+        outcome=outcome_words,
+    )
+    return environment.get_template("page.html.j2").render(_context(run))
+
+
+def _context(run: Run) -> dict[str, Any]:
+    spent = spending.spending(run)
+    bars = phases.rank_times(run)
+    stages = phases.stage_times(run)
+    has_charts = charts.available()
+    # matplotlib escapes the text of its SVG itself, so that it may be marked safe
+    drawn = (
+        {name: Markup(svg) for name, svg in charts.all_charts(run).items()} if has_charts else {}
+    )
+    return {
+        "run": run,
+        "version": __version__,
+        "status": status(run),
+        "about": _about(run),
+        "verdict": verdict.sentences(run, spent),
+        "tiles": tiles(run, spent),
+        "plan": run.layout.plan if run.layout else None,
+        "picture": picture.draw(run),
+        "estimated": sorted(verdict.estimated_pools(run)),
+        "choices": verdict.choices(run),
+        "floor": run.planning.floor_samples_per_second if run.planning else None,
+        "stages": stages,
+        "longest_stage": max((max(s.predicted or 0, s.measured or 0) for s in stages), default=0),
+        "bars": bars[:_BARS_SHOWN],
+        "hidden_bars": max(0, len(bars) - _BARS_SHOWN),
+        "longest_bar": max((bar.total for bar in bars), default=0),
+        "phases": phases.legend(bars),
+        "colour": phases.colour,
+        "timeline": timeline.draw(run),
+        "flows": traffic.flows(run),
+        "spent": spent,
+        "attempts": spending.attempts(run.events),
+        "events": [_event(event) for event in run.events[-_EVENTS_SHOWN:]],
+        "evaluation": evaluation(run),
+        "charts": {name: drawn.get(name) for name in charts.NAMES},
+        "has_charts": has_charts,
+        "job_text": run.job.to_json() if run.job else "",
+        "share": _share,
+    }
+
+
+def _share(part: float | None, whole: float) -> str:
+    """Percent of a bar's full length, for CSS."""
+    return f"{100 * part / whole:.2f}" if part and whole > 0 else "0"
+
+
+def status(run: Run) -> Status:
+    """From the last start's exit code, else from the totals."""
+    starts = spending.attempts(run.events)
+    if starts and starts[-1].code is not None:
+        code = starts[-1].code
+        known = {int(entry): text for entry, text in _OUTCOMES.items()}
+        return known.get(code, Status(f"ended with code {code}", "bad"))
+    if run.summary is not None:
+        return Status("stopped", "warn") if run.summary.stopped else _OUTCOMES[ExitCode.DONE]
+    return Status("not ended", "warn") if starts or run.metrics else Status("planned", "warn")
+
+
+def outcome_words(code: int | None) -> str:
+    """What an exit code means."""
+    if code is None:
+        return "no end was recorded"
+    known = {int(entry): text.text for entry, text in _OUTCOMES.items()}
+    return f"{known.get(code, 'unknown')} (exit code {code})"
+
+
+def moment(seconds: float) -> str:
+    """A time of day that means the same everywhere."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):
+        return "–"
+
+
+def _about(run: Run) -> list[str]:
+    facts = []
+    if run.layout is not None:
+        facts.append(f"model {run.layout.model}")
+        facts.append(words.plural(run.layout.num_ranks, "rank"))
+    if run.cluster is not None:
+        facts.append(f"cluster {run.cluster.name}")
+    if run.job is not None:
+        train = run.job.train
+        facts.append(f"batches of {words.count(train.batch_size)}")
+        facts.append(words.plural(train.micro_batches, "micro-batch").replace("batchs", "batches"))
+        facts.append(f"staleness {train.staleness}")
+    if run.summary is not None and run.summary.reducer:
+        facts.append(f"reducer {run.summary.reducer}")
+    return facts
+
+
+def tiles(run: Run, spent: spending.Spending | None) -> list[Tile]:
+    """Headline numbers, as far as they are known."""
+    plan = run.layout.plan if run.layout else None
+    found = []
+    if run.summary is not None and run.summary.samples_per_second:
+        error = verdict.prediction_error(run)
+        note = "samples/s measured"
+        if error is not None:
+            note += f", {words.signed_percent(error)} against the prediction"
+        found.append(Tile("throughput", words.rate(run.summary.samples_per_second), note))
+    elif plan is not None:
+        predicted = words.rate(plan.estimate.samples_per_second)
+        found.append(Tile("throughput", predicted, "samples/s predicted; not run yet"))
+    if plan is not None:
+        found.append(
+            Tile(
+                "money of the plan",
+                words.money(plan.estimate.money),
+                f"predicted, {words.money(plan.estimate.money_per_hour)} per hour",
+            )
+        )
+        optimum = "" if plan.optimum_money is None else words.money(plan.optimum_money)
+        kind = "proven bound" if plan.gap_is_bound else "certified optimum"
+        note = f"{kind} {optimum}" if optimum else "no optimum was computed"
+        found.append(Tile("gap to the optimum", verdict.gap_words(plan), note))
+    if spent is not None:
+        note = f"{words.seconds(spent.seconds)} of nodes"
+        found.append(Tile("really spent", words.money(spent.money), note))
+    if run.summary is not None and run.summary.samples:
+        note = f"{words.count(run.summary.steps)} steps in {words.seconds(run.summary.seconds)}"
+        found.append(Tile("samples", words.count(run.summary.samples), note))
+    scores = dict(evaluation(run))
+    if "AUC" in scores:
+        found.append(Tile("AUC", scores["AUC"], "on test data"))
+    return found
+
+
+def evaluation(run: Run) -> list[tuple[str, str]]:
+    """The last evaluation's numbers, by name."""
+    last = next((m for m in reversed(run.metrics) if m.kind == "evaluation"), None)
+    values: dict[str, Any] = dict(run.summary.evaluation or {}) if run.summary else {}
+    if not values and last is not None:
+        values = last.model_dump(exclude_none=True)
+    names = {"auc": "AUC", "log_loss": "log loss", "normalised_entropy": "normalised entropy"}
+    return [
+        (label, f"{values[key]:.4f}")
+        for key, label in names.items()
+        if isinstance(values.get(key), int | float)
+    ]
+
+
+@dataclass(frozen=True)
+class _EventRow:
+    time: str
+    name: str
+    facts: str
+
+
+def _event(event: Event) -> _EventRow:
+    seconds = spending.seconds_since_epoch(event.get("time"))
+    facts = {key: value for key, value in event.items() if key not in ("time", "event")}
+    text = ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())
+    return _EventRow(moment(seconds) if seconds is not None else "–", str(event["event"]), text)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,100 @@
+"""What the ranks and the planner wrote, read with forgiveness.
+
+A report must open for runs that were killed half-way, by another version, or on a full disk. So
+these readers take what is there: a missing field has a default, an unknown one is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from heterps_hpc.layout import Plan
+
+Counts = dict[str, dict[str, float]]  # lane → peer rank → bytes or messages
+
+
+class Record(BaseModel):
+    """Base of the forgiving readers."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=True)
+
+
+class RankRecord(Record):
+    """Where one rank's time and bytes went."""
+
+    rank: int
+    role: str = ""
+    stage: int = 0
+    component: int = 0
+    host: str = ""
+    seconds: dict[str, float] = Field(default_factory=dict)
+    bytes_sent: Counts = Field(default_factory=dict)
+    messages_sent: Counts = Field(default_factory=dict)
+
+
+class Summary(Record):
+    """Totals of a run that ended."""
+
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    samples_per_second: float = 0.0
+    skipped_steps: int = 0
+    stopped: bool = False
+    reducer: str | None = None
+    evaluation: dict[str, Any] | None = None
+    ranks: tuple[RankRecord, ...] = ()
+
+
+class Metric(Record):
+    """One line of metrics.jsonl."""
+
+    kind: str
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    seconds: float | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    auc: float | None = None
+    log_loss: float | None = None
+    normalised_entropy: float | None = None
+
+
+class Alternative(Record):
+    """One scheduler's answer to the same question."""
+
+    scheduler: str
+    seconds: float | None = None
+    plan: Plan | None = None
+    note: str | None = None
+
+
+class LearningPoint(Record):
+    """One round of the learned scheduler."""
+
+    round: int = 0
+    seconds: float | None = None
+    mean_money: float | None = None
+    best_money: float | None = None
+
+
+class FrontierPoint(Record):
+    """The least money for a throughput."""
+
+    samples_per_second: float
+    money: float
+
+
+class Planning(Record):
+    """What the planner considered."""
+
+    floor_samples_per_second: float | None = None
+    best_samples_per_second: float | None = None
+    seconds: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    runners_up: tuple[Plan, ...] = ()
+    learning_curve: tuple[LearningPoint, ...] = ()
+    frontier: tuple[FrontierPoint, ...] = ()

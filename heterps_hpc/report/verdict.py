@@ -1,0 +1,176 @@
+"""The report in sentences: what was chosen, over what, for how much, and how near it came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heterps_hpc.layout import Plan
+from heterps_hpc.report import words
+from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.phases import is_wait, rank_times
+from heterps_hpc.report.spending import Spending
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One row of the table of alternatives."""
+
+    scheduler: str
+    is_chosen: bool
+    shape: str
+    money: float | None
+    samples_per_second: float | None
+    meets_floor: bool
+    gap: float | None
+    seconds: float | None
+    note: str
+
+
+def shape(plan: Plan) -> str:
+    """A plan in a word: cpu×2 → gpu×1."""
+    return " → ".join(f"{stage.pool}×{stage.num_ranks}" for stage in plan.stages)
+
+
+def choices(run: Run) -> list[Choice]:
+    """The chosen plan and every alternative, cheapest first; those without a plan last."""
+    chosen = run.layout.plan if run.layout else None
+    optimum = chosen.optimum_money if chosen else None
+    floor = (run.planning.floor_samples_per_second if run.planning else None) or 0.0
+    rows: list[Choice] = []
+
+    def add(name: str, plan: Plan | None, seconds: float | None, note: str) -> None:
+        if plan is None:
+            rows.append(Choice(name, False, "", None, None, False, None, seconds, note))
+            return
+        money, rate = plan.estimate.money, plan.estimate.samples_per_second
+        gap = plan.gap if plan.gap is not None else (money / optimum - 1 if optimum else None)
+        meets = rate >= floor * (1 - 1e-9)
+        is_chosen = plan is chosen
+        rows.append(Choice(name, is_chosen, shape(plan), money, rate, meets, gap, seconds, note))
+
+    entries = list(run.planning.alternatives) if run.planning else []
+    if chosen is not None:
+        own = next((entry for entry in entries if entry.scheduler == chosen.scheduler), None)
+        add(chosen.scheduler, chosen, own.seconds if own else None, "")
+    for entry in entries:
+        if chosen is None or entry.scheduler != chosen.scheduler:
+            add(entry.scheduler, entry.plan, entry.seconds, entry.note or "")
+    rows.sort(key=lambda row: (row.money is None, not row.meets_floor, row.money or 0.0))
+    return rows
+
+
+def estimated_pools(run: Run) -> set[str]:
+    """Pools known by a data sheet only."""
+    names = set(run.profile.estimated_pools) if run.profile else set()
+    if run.cluster:
+        names |= {pool.name for pool in run.cluster.pools if pool.data_sheet}
+    return names
+
+
+def gap_words(plan: Plan) -> str:
+    """How near the optimum is, with the proof's strength."""
+    if plan.gap is None or plan.optimum_money is None:
+        return "not certified"
+    if plan.gap_is_bound:
+        return f"at most {words.percent(plan.gap)}"
+    return words.percent(plan.gap)
+
+
+def sentences(run: Run, spent: Spending | None) -> list[str]:
+    """The verdict, one idea each; nothing is said that the files do not show."""
+    plan = run.layout.plan if run.layout else None
+    lines = []
+    if plan is not None:
+        lines.append(_decision(run, plan))
+        rivals = _rivals(run, plan)
+        if rivals:
+            lines.append(rivals)
+    elif run.layout is not None:
+        lines.append(f"The layout of {words.plural(run.layout.num_ranks, 'rank')} has no plan.")
+    lines += [line for line in (_truth(run, plan), _bill(plan, spent), _time(run)) if line]
+    return lines
+
+
+def _decision(run: Run, plan: Plan) -> str:
+    where = []
+    estimated = estimated_pools(run)
+    for stage in plan.stages:
+        mark = " (estimated)" if stage.pool in estimated else ""
+        layers = words.plural(len(stage.layers), "layer")
+        where.append(f"{layers} on {words.plural(stage.num_ranks, 'rank')} of {stage.pool}{mark}")
+    text = f"{plan.scheduler} put {', then '.join(where)}: {words.money(plan.estimate.money)}"
+    if plan.gap is None or plan.optimum_money is None:
+        return f"{text}; the optimum was not computed."
+    if plan.gap_is_bound:
+        bound = words.money(plan.optimum_money)
+        return f"{text}; no plan can cost less than {bound}, so the gap is {gap_words(plan)}."
+    if plan.gap < 5e-4:
+        return f"{text}, which is the certified optimum."
+    return f"{text}; the optimum is {words.money(plan.optimum_money)}, {gap_words(plan)} away."
+
+
+def _rivals(run: Run, plan: Plan) -> str:
+    rows = [row for row in choices(run) if not row.is_chosen]
+    able = [row for row in rows if row.money is not None and row.meets_floor]
+    if not rows:
+        return ""
+    dearer = [row for row in able if (row.money or 0) > plan.estimate.money * 1.0005]
+    text = f"It was compared with {words.plural(len(rows), 'other scheduler')}"
+    text += f": {len(able) - len(dearer)} found as cheap a plan"
+    if dearer:
+        nearest, last = dearer[0], dearer[-1]
+        assert nearest.money is not None
+        assert last.money is not None
+        low = words.signed_percent(nearest.money / plan.estimate.money - 1)
+        high = words.signed_percent(last.money / plan.estimate.money - 1)
+        span = f"{nearest.scheduler} {low}"
+        text += f", {len(dearer)} a dearer one ({span}"
+        text += f" … {last.scheduler} {high})" if len(dearer) > 1 else ")"
+    if len(rows) > len(able):
+        text += f", {len(rows) - len(able)} none that meets the floor"
+    return text + "."
+
+
+def prediction_error(run: Run) -> float | None:
+    """(measured − predicted) / predicted throughput."""
+    plan = run.layout.plan if run.layout else None
+    if plan is None or run.summary is None or not run.summary.samples_per_second:
+        return None
+    predicted = plan.estimate.samples_per_second
+    return run.summary.samples_per_second / predicted - 1 if predicted else None
+
+
+def _truth(run: Run, plan: Plan | None) -> str:
+    if run.summary is None or not run.summary.samples_per_second:
+        return ""
+    measured = words.rate(run.summary.samples_per_second)
+    error = prediction_error(run)
+    if plan is None or error is None:
+        return f"It trained {measured} samples/s."
+    predicted = words.rate(plan.estimate.samples_per_second)
+    return f"Predicted {predicted} samples/s, measured {measured}: {words.signed_percent(error)}."
+
+
+def _bill(plan: Plan | None, spent: Spending | None) -> str:
+    if spent is None:
+        return ""
+    text = f"It really cost {words.money(spent.money)} for {words.seconds(spent.seconds)} of nodes"
+    if plan is not None:
+        text += f"; training was predicted to cost {words.money(plan.estimate.money)}"
+    return text + "."
+
+
+def _time(run: Run) -> str:
+    bars = rank_times(run)
+    if not bars:
+        return ""
+    bar = max(bars, key=lambda bar: bar.busy)
+    work = {phase: value for phase, value in bar.seconds.items() if not is_wait(phase)}
+    if not work:
+        return ""
+    longest = sorted(work, key=lambda phase: -work[phase])[:2]
+    shares = " and ".join(f"{words.percent(work[p] / bar.total, 0)} {p}" for p in longest)
+    return (
+        f"The busiest rank ({bar.rank}, {bar.role or 'stage ' + str(bar.stage)}) worked "
+        f"{words.percent(bar.busy, 0)} of the time: {shares}."
+    )

@@ -1,0 +1,87 @@
+"""Numbers as people read them; every figure of a report passes through here once."""
+
+from __future__ import annotations
+
+import math
+
+_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, never in scientific form above a millionth."""
+    if not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if exponent < -6:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def money(dollars: float) -> str:
+    """Dollars; cents from one dollar up, three significant digits below."""
+    if abs(dollars) >= 1:
+        return f"${dollars:,.2f}"
+    return f"${significant(dollars)}"
+
+
+def rate(samples_per_second: float) -> str:
+    """Samples per second."""
+    if samples_per_second >= 1000:
+        return f"{samples_per_second:,.0f}"
+    return significant(samples_per_second)
+
+
+def count(number: float) -> str:
+    """A whole number with thousands set off."""
+    return f"{number:,.0f}"
+
+
+def seconds(value: float) -> str:
+    """A duration, in the unit that suits it."""
+    if not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0 s"
+    if value < 1e-3:
+        return f"{significant(value * 1e6)} µs"
+    if value < 1:
+        return f"{significant(value * 1e3)} ms"
+    if value < 120:
+        return f"{significant(value)} s"
+    minutes = round(value / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{count(hours)} h {minutes:02d} min"
+
+
+def size(value: float) -> str:
+    """Bytes, in powers of a thousand."""
+    power = 0
+    while abs(value) >= 1000 and power < len(_BYTES) - 1:
+        value /= 1000
+        power += 1
+    return f"{significant(value)} {_BYTES[power]}"
+
+
+def percent(fraction: float, digits: int = 1) -> str:
+    """A share or a gap."""
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def signed_percent(fraction: float) -> str:
+    """A difference: +1.6 %, −3.0 %."""
+    text = f"{100 * fraction:+.1f} %"
+    return text.replace("-", "−")
+
+
+def shorten(text: str, limit: int) -> str:
+    """A name that fits; the whole of it belongs into a tooltip."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def plural(number: int, noun: str) -> str:
+    """1 rank, 2 ranks."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
