@@ -108,6 +108,7 @@ class TableOptions(Value):
     admit_after: Positive = 1
     sketch_bytes: Positive | None = None
     counters: bool = False
+    track_changes: bool = False  # when each row last changed, for exports of changed rows only
     show_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     evict_after_steps: Positive | None = None
     evict_below_score: float | None = None

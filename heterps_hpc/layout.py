@@ -109,6 +109,15 @@ class RankLayout(Value):
         roles = [name for name, has in (("sparse", self.sparse), ("dense", self.dense)) if has]
         return "+".join(roles) or "idle"
 
+    def partitions(self) -> dict[str, list[int]]:
+        """The partitions of every table that this rank holds (a table may have two shards)."""
+        held: dict[str, list[int]] = {}
+        for shard in self.shards:
+            held.setdefault(shard.table, []).extend(
+                range(shard.first_partition, shard.last_partition)
+            )
+        return held
+
 
 class Layout(Value):
     """A plan bound to ranks."""

@@ -104,6 +104,7 @@ class Model:
     tables: tuple[TableSpec, ...]
     negatives: tuple[NegativeSlot, ...] = ()
     score_is_logit: bool = True
+    parameters: str = ""  # what the user asked for, as text: `make` hides widths from the hash
 
     def __post_init__(self) -> None:
         _unique("layer", [layer.name for layer in self.layers])
@@ -210,6 +211,7 @@ class Model:
         """A short hash of everything that decides what the model computes and costs."""
         facts = {
             "name": self.name,
+            "parameters": self.parameters,
             "layers": [
                 [layer.name, layer.kind, layer.reads, layer.writes, _facts(layer.lookups)]
                 for layer in self.layers

@@ -56,6 +56,8 @@ def launch(
 
 def report(directory: RunDir) -> None:
     """Write the page for people and say where it is."""
-    from heterps_hpc.report import write_report
+    from rich.console import Console
 
-    write_report(directory)
+    from heterps_hpc.report import make
+
+    make(directory.path, Console())

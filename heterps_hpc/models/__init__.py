@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,8 @@ def build_model(spec: ModelSpec, schema: Schema) -> Model:
             "(for a model of your own give `file`)"
         )
     _check_slots(model, schema)
-    return model
+    asked = json.dumps(spec.parameters, sort_keys=True, default=str)
+    return dataclasses.replace(model, parameters=f"{asked} dense={len(schema.dense_columns)}")
 
 
 def _check_slots(model: Model, schema: Schema) -> None:

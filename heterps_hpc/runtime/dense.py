@@ -236,7 +236,7 @@ class DenseRole:
     def _send_activations(
         self, step: int, micro_batch: int, num_rows: int, outputs: dict[str, torch.Tensor]
     ) -> None:
-        flat = {name: value.detach().flatten(1) for name, value in outputs.items()}
+        flat = {name: value.detach().reshape(len(value), -1) for name, value in outputs.items()}
         self._send(self._acts_out, Lane.ACTIVATIONS, step, micro_batch, num_rows, flat)
 
     def _send_gradients(
@@ -245,7 +245,7 @@ class DenseRole:
         flat = {}
         for name, leaf in leaves.items():
             gradient = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
-            flat[name] = gradient.flatten(1)
+            flat[name] = gradient.reshape(len(leaf), -1)
         self._send(self._rows_in, Lane.ROW_GRADIENTS, step, micro_batch, num_rows, flat)
         self._send(self._acts_in, Lane.ACTIVATION_GRADIENTS, step, micro_batch, num_rows, flat)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from mpi4py import MPI
 
+from heterps_hpc import history
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
@@ -28,12 +29,17 @@ def main(arguments: list[str]) -> int:
     run_dir = RunDir(options.run_dir)
     _start_log(run_dir, comm.rank)
     try:
-        return int(_run(comm, run_dir, options))
+        code = _run(comm, run_dir, options)
     except UserError as error:
         log.error("%s", error)
         if comm.rank == 0:
             sys.stderr.write(f"heterps: {error}\n")
-        return int(ExitCode.USER_ERROR)
+        code = ExitCode.USER_ERROR
+    if code != ExitCode.DONE:
+        history.record(run_dir, "rank_end", rank=comm.rank, code=int(code))
+    if code == ExitCode.STOPPED:
+        MPI.Finalize()  # all agreed to stop: a code alone would make mpi4py abort the slower ranks
+    return int(code)
 
 
 def _run(comm: MPI.Intracomm, run_dir: RunDir, options: argparse.Namespace) -> ExitCode:

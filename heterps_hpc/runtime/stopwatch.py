@@ -16,7 +16,10 @@ class Stopwatch:
         self.events: list[dict[str, Any]] = []  # Chrome's trace format
         self.step = 0
         self.current = "start"
+        self.count = 0  # grows with everything that happens: a watch sees that we get on
+        self.peer: int | None = None  # the rank that the current phase waits for
         self._rank = rank
+        self._origin = time.perf_counter()
         self._traced_steps = traced_steps
         self._stack: list[tuple[str, float, float]] = []  # phase, began, seconds of inner phases
 
@@ -24,17 +27,30 @@ class Stopwatch:
         """A context in which time counts for that phase."""
         return _Phase(self, name)
 
-    def reset(self) -> None:
-        """Forget what was counted so far."""
+    def restart(self) -> None:
+        """Forget what was counted so far; the timeline begins now."""
         self.seconds.clear()
+        self._origin = time.perf_counter()
 
     def begin(self, name: str) -> None:
         """Start a phase."""
         self.current = name
+        self.count += 1
+        self.peer = None
         self._stack.append((name, time.perf_counter(), 0.0))
+
+    def tick(self) -> None:
+        """Long work got on by a piece."""
+        self.count += 1
+
+    def waits_for(self, peer: int) -> None:
+        """The current phase cannot go on without that rank."""
+        self.peer = peer
 
     def end(self) -> None:
         """End the innermost phase."""
+        self.count += 1
+        self.peer = None
         name, began, inner = self._stack.pop()
         now = time.perf_counter()
         self.seconds[name] += now - began - inner
@@ -49,7 +65,7 @@ class Stopwatch:
                     "ph": "X",
                     "pid": self._rank,
                     "tid": 0,
-                    "ts": began * 1e6,
+                    "ts": (began - self._origin) * 1e6,
                     "dur": (now - began) * 1e6,
                     "args": {"step": self.step},
                 }

@@ -60,6 +60,7 @@ def table_config(model: Model, name: str, job: Job, spill_suffix: str) -> TableC
         admission=options.admit_after,
         sketch_bytes=options.sketch_bytes,
         counters=options.counters,
+        track_steps=options.track_changes,
         show_decay=options.show_decay,
         max_age=options.evict_after_steps,
         min_score=options.evict_below_score,
@@ -78,13 +79,11 @@ class TableShards:
     ) -> None:
         self._model = model
         self._seed = job.train.seed
+        self._dtype = np.float64 if job.train.precision == "float64" else np.float32
         self.counters = job.train.tables.counters
         self.tables: dict[str, Table] = {
-            shard.table: Table(
-                table_config(model, shard.table, job, f"rank{entry.rank}"),
-                partitions=range(shard.first_partition, shard.last_partition),
-            )
-            for shard in entry.shards
+            name: Table(table_config(model, name, job, f"rank{entry.rank}"), partitions=held)
+            for name, held in entry.partitions().items()
         }
         self.lookups = [lookup for lookup in model.lookups if lookup.table in self.tables]
         self._candidates = {
@@ -159,7 +158,10 @@ class TableShards:
     def _keys(self, lookup: Lookup, batch: Batch, drawn: dict[str, Keys]) -> Keys:
         negative = self._model.negative(lookup.slot)
         if negative is None:
-            return batch.slots[lookup.slot]
+            keys = batch.slots[lookup.slot]
+            if keys.weights is None or keys.weights.dtype == self._dtype:
+                return keys
+            return Keys(keys.keys, keys.offsets, keys.weights.astype(self._dtype))
         if lookup.slot not in drawn:
             drawn[lookup.slot] = self._draw(negative, batch)
         return drawn[lookup.slot]

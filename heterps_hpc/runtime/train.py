@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from mpi4py import MPI
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset, Reader
 from heterps_hpc.layout import Layout
+from heterps_hpc.model import Lookup
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.evaluate import Evaluator
@@ -24,12 +26,32 @@ from heterps_hpc.runtime.progress import Progress
 from heterps_hpc.runtime.reducer import make_reducer
 from heterps_hpc.runtime.steps import Steps
 from heterps_hpc.runtime.stopwatch import Stopwatch
-from heterps_hpc.runtime.votes import Votes
+from heterps_hpc.runtime.tables import Matrix
+from heterps_hpc.runtime.votes import GO_ON, STOP, Votes
 from heterps_hpc.runtime.world import make_world
 
 log = logging.getLogger(__name__)
 
 _TRACED_STEPS = range(10, 30)
+
+
+class Saves(Protocol):
+    """Who saves the world's state; Trainer only says when it is between two batches."""
+
+    def vote(self, step: int) -> int:
+        """What this rank wants a few batches later: GO_ON, SAVE or STOP."""
+
+    def save(self) -> None:
+        """All ranks agreed to save before this batch."""
+
+    def poll(self) -> None:
+        """A batch is done: move on a save under way, without waiting."""
+
+    def finish(self, *, must_succeed: bool) -> None:
+        """Wait until the save under way is complete."""
+
+    def close(self) -> None:
+        """Give everything back."""
 
 
 class TrainingFailed(RuntimeError):
@@ -63,7 +85,9 @@ class Trainer:
         self.dataset = Dataset.open(job.data.train)
         model = build_model(job.model, self.dataset.manifest)
         self.parts = make_parts(self.world, job, model, self.dataset, self.watch)
-        self.exchange = Exchange(self.world.exchange)
+        self.exchange = Exchange(
+            self.world.exchange, on_wait=lambda lane, peer: self.watch.waits_for(peer)
+        )
         staleness = job.train.staleness
         self.order = self.parts.order(self.dataset, train=True)
         self.steps = Steps(self.order, job.train)
@@ -74,6 +98,8 @@ class Trainer:
         self.votes = Votes(self.world.control, lag=staleness + 1)
         self.progress = Progress(self.parts, run_dir.metrics if run_dir else None)
         self.step = 0
+        self.saver: Saves | None = None
+        self.ahead: dict[int, dict[Lookup, Matrix]] = {}  # rows pooled before a checkpoint
         self.result = Result()
         self._readers: list[Reader] = []
         self._evaluator: Evaluator | None = None
@@ -85,13 +111,18 @@ class Trainer:
         for ahead in range(self.step, min(self.step + staleness, self.steps.total)):
             self._pull(ahead)
         first = self.step
+        self.world.control.Barrier()  # so that the ranks' timelines line up
+        self.watch.restart()
         self.progress.restart_clock()
         started = time.perf_counter()
         while self.step < self.steps.total:
-            if self.votes.outcome(self.step):
+            decision = self.votes.outcome(self.step)
+            if decision != GO_ON and self.saver is not None:
+                self.saver.save()
+            if decision == STOP:
                 self.result.stopped = True
                 break
-            self.votes.cast(self.step, 0)
+            self.votes.cast(self.step, GO_ON if self.saver is None else self.saver.vote(self.step))
             self._one_step(self.step)
             self.step += 1
             self._at_boundary()
@@ -136,7 +167,10 @@ class Trainer:
         if self.sparse is not None:
             with self.watch.phase("read"):
                 batch = next(self._sparse_reader)
-            self.sparse.pull(step, batch)
+            if step in self.ahead:
+                self.sparse.restore_ahead(step, batch, self.ahead.pop(step))
+            else:
+                self.sparse.pull(step, batch)
 
     def _dense_step(self, step: int) -> bool:
         """Forward and backward; false if the loss is not a number and the job says skip."""
@@ -206,6 +240,8 @@ class Trainer:
         if train.evaluate_every is not None and self.step % train.evaluate_every == 0:
             self.result.evaluation = self.evaluate()
             self.progress.restart_clock()
+        if self.saver is not None:
+            self.saver.poll()
 
     def _report(self) -> None:
         self.progress.report(self.step, self.steps.position(max(self.step - 1, 0)).epoch)
@@ -241,10 +277,14 @@ class Trainer:
         result.samples += sum(self.steps.num_rows(step) for step in range(first, self.step))
         result.samples_per_second = result.samples / max(result.seconds, 1e-9)
         result.losses = self.world.control.bcast(self.progress.losses, self.progress.reporter)
+        if self.saver is not None and self.job.checkpoint.at_end and not result.stopped:
+            self.saver.save()
         train = self.job.train
         just_done = train.evaluate_every is not None and self.step % train.evaluate_every == 0
         if train.evaluate_at_end and not result.stopped and not just_done:
             result.evaluation = self.evaluate()
+        if self.saver is not None:
+            self.saver.finish(must_succeed=result.stopped)
 
     def _close_readers(self) -> None:
         for reader in self._readers:
@@ -265,5 +305,7 @@ class Trainer:
     def close(self) -> None:
         """Give everything back."""
         self._close_readers()
+        if self.saver is not None:
+            self.saver.close()
         self.reducer.close()
         self.world.free()

@@ -72,7 +72,7 @@ def reading_stages(model: Model, layout: Layout) -> dict[str, list[int]]:
 
 def outlets_of(entry: RankLayout, model: Model, layout: Layout) -> list[Outlet]:
     """The pooled matrices that a rank makes, one per stage that reads its embeddings."""
-    shares = {shard.table: shard for shard in entry.shards}
+    held = entry.partitions()
     readers = reading_stages(model, layout)
     outlets = []
     for stage in range(len(layout.stages)):
@@ -81,11 +81,10 @@ def outlets_of(entry: RankLayout, model: Model, layout: Layout) -> list[Outlet]:
         column = 0
         for layer in _embeddings_of_stage(entry.stage, model, layout):
             for lookup, tensor_column in _columns(layer, model):
-                if lookup.table not in shares or stage not in readers[lookup.writes]:
+                if lookup.table not in held or stage not in readers[lookup.writes]:
                     continue
                 width = lookup.width(model.table(lookup.table).dim)
-                shard = shares[lookup.table]
-                whole = shard.last_partition - shard.first_partition == layout.num_partitions
+                whole = len(held[lookup.table]) == layout.num_partitions
                 pulls.append(Pull(lookup, column, width))
                 pieces.append(Piece(lookup.writes, tensor_column, column, width, adds=not whole))
                 column += width
