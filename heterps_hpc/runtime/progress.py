@@ -17,6 +17,7 @@ from heterps_hpc.runtime.dense import Outcome
 from heterps_hpc.runtime.feed import Feed
 from heterps_hpc.runtime.metrics import auc, log_loss, normalised_entropy
 from heterps_hpc.runtime.parts import Parts
+from heterps_hpc.values import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +141,41 @@ class Progress:
         line |= quality(columns, is_logit=self._parts.model.score_is_logit)
         self.write(line)
 
+    def saved(self) -> dict[str, Floats]:
+        """What a checkpoint keeps: losses reported so far, and this rank's since then."""
+        found: dict[str, Floats] = {}
+        if self._writes_loss:
+            found["sums"] = np.array(self._sums, np.float64).reshape(-1, 2)
+        if self.is_reporter:
+            found["losses"] = np.array(self.losses, np.float64)
+        return found
+
+    def restore(self, step: int, saved: dict[str, dict[int, Floats]]) -> None:
+        """Go on from what a checkpoint kept, by world rank, whatever ranks there are now."""
+        if self.is_reporter:
+            self.losses = [loss for part in saved.get("losses", {}).values() for loss in part]
+            self._forget_lines_after(step)
+        sums = saved.get("sums", {})
+        if not self._writes_loss or not sums:
+            return
+        world = self._parts.world
+        ranks = world.layout.stage_ranks(world.entry.stage)
+        if set(ranks) == set(sums):
+            mine = sums[world.rank]
+        else:  # the sums of all ranks are what counts: one rank takes them
+            mine = next(iter(sums.values())).copy()
+            mine[:, 0] = sum(part[:, 0] for part in sums.values()) if self.is_reporter else 0.0
+        self._sums = [(float(loss), float(weight)) for loss, weight in mine]
+
+    def _forget_lines_after(self, step: int) -> None:
+        """Drop what an interrupted run wrote of steps that will be done again."""
+        if self._path is None or not self._path.exists():
+            return
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if _step_of(line) <= step]
+        if len(kept) != len(lines):
+            write_atomically(self._path, "".join(kept))
+
     def write(self, line: dict[str, Any]) -> None:
         """Append one JSON line and tell the log."""
         if self._path is not None:
@@ -151,6 +187,13 @@ class Progress:
             if isinstance(value, float) and name != "seconds"
         )
         log.info("%s step %d: %s", line["kind"], line["step"], numbers)
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf  # a line that was cut short
 
 
 def _step_losses(per_rank: list[list[tuple[float, float]]]) -> list[float]:

@@ -11,12 +11,15 @@ import numpy as np
 from mpi4py import MPI
 
 
+GO_ON, SAVE, STOP = 0, 1, 2  # what a vote may ask for; the largest counts
+
+
 class Votes:
     """One small non-blocking reduction per batch: the outcome is the largest vote."""
 
     def __init__(self, comm: MPI.Intracomm, lag: int) -> None:
         self._comm = comm
-        self._lag = lag
+        self.lag = lag  # batches from a vote to its outcome
         self._open: dict[int, tuple[MPI.Request, np.ndarray, np.ndarray]] = {}
 
     def cast(self, step: int, vote: int) -> None:
@@ -28,7 +31,7 @@ class Votes:
 
     def outcome(self, step: int) -> int:
         """What all ranks decided for the start of this batch (0 at the start of a run)."""
-        return self._close(step - self._lag)
+        return self._close(step - self.lag)
 
     def finish(self) -> None:
         """Complete the votes that nobody will ask about."""
