@@ -19,10 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+# what follows belongs to another parser, --help included
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 data_app = typer.Typer(help="Look at a data set.", no_args_is_help=True)
-checkpoint_app = typer.Typer(help="List, check and convert checkpoints.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-app.add_typer(checkpoint_app, name="checkpoint")
 
 JobFile = Annotated[Path, typer.Argument(help="The job file (YAML).", show_default=False)]
 RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
@@ -108,15 +108,20 @@ def report(run_dir: RunDirectory) -> None:
     write(thaw(run_dir)[2])
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings=_PASS_ON)
 def prepare(
     context: typer.Context,
     source: Annotated[str, typer.Argument(help="criteo, avazu, movielens, csv, synthetic …")],
 ) -> None:
     """Turn a click log into a data set; `heterps prepare SOURCE --help` for its options."""
-    from data_prep import run_source
+    import importlib
 
-    _exit(run_source(source, context.args))
+    from data_prep import SOURCES
+    from heterps_hpc.values import nearest
+
+    if source not in SOURCES:
+        raise UserError(f"no source {source!r}; {nearest(source, list(SOURCES))}")
+    _exit(importlib.import_module(SOURCES[source]).main(context.args))
 
 
 @data_app.command("info")
@@ -133,6 +138,14 @@ def data_head(path: Path, rows: Annotated[int, typer.Option(min=1)] = 5) -> None
     from heterps_hpc.dataset.show import head
 
     head(path, rows)
+
+
+@app.command(context_settings=_PASS_ON)
+def checkpoint(context: typer.Context) -> None:
+    """List, check, rewrite and export checkpoints: `heterps checkpoint --help`."""
+    from heterps_hpc.checkpoint.command import app as verbs
+
+    verbs(context.args or ["--help"], prog_name="heterps checkpoint")
 
 
 @app.command()

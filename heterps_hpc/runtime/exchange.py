@@ -7,7 +7,7 @@ numbers travel. A rank's messages to itself are handed over by reference.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from enum import IntEnum
 
@@ -71,7 +71,7 @@ class Exchange:
         self._sends: dict[tuple[Lane, int], list[tuple[int, MPI.Request]]] = {}
         self.bytes_sent: Counter[tuple[Lane, int]] = Counter()
         self.messages_sent: Counter[tuple[Lane, int]] = Counter()
-        self.seconds_waited: Counter[Lane] = Counter()
+        self.seconds_waited: defaultdict[Lane, float] = defaultdict(float)
 
     def send(self, lane: Lane, peer: int, batch: int, data: torch.Tensor) -> None:
         """Start to send; the owner keeps `data` unchanged until `settle(lane, batch)`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +12,7 @@ class Stopwatch:
     """Adds up seconds per phase; phases may nest, and then each counts only its own time."""
 
     def __init__(self, rank: int = 0, traced_steps: range = range(0)) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.events: list[dict[str, Any]] = []  # Chrome's trace format
         self.step = 0
         self.current = "start"

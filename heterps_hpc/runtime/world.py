@@ -62,13 +62,19 @@ def make_world(comm: MPI.Intracomm, layout: Layout) -> World:
             "first, or use an MPI built with threads"
         )
     entry = layout.ranks[comm.rank]
-    dense = comm.Split(0 if entry.dense else MPI.UNDEFINED, comm.rank)
+    dense = _split(comm, 0 if entry.dense else MPI.UNDEFINED, comm.rank)
     return World(
         layout=layout,
         entry=entry,
         control=comm.Dup(),
         exchange=comm.Dup(),
         evaluation=comm.Dup(),
-        stage=comm.Split(entry.stage, entry.replica),
+        stage=_split(comm, entry.stage, entry.replica),
         dense=dense if dense != MPI.COMM_NULL else MPI.COMM_SELF,
     )
+
+
+def _split(comm: MPI.Intracomm, color: int, key: int) -> MPI.Intracomm:
+    part = comm.Split(color, key)
+    assert isinstance(part, MPI.Intracomm)  # mpi4py's stubs only promise a Comm
+    return part
