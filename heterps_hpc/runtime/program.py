@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from mpi4py import MPI
@@ -16,10 +18,20 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.begin import begin
+from heterps_hpc.runtime.saving import Saver
+from heterps_hpc.runtime.signals import StopFlag
 from heterps_hpc.runtime.summary import write_summary
 from heterps_hpc.runtime.train import Trainer
+from heterps_hpc.runtime.watch import Watch
 
 log = logging.getLogger(__name__)
+
+_SECONDS_FOR_RANK_0 = 1.0
+
+
+class RankFailed(RuntimeError):
+    """A rank cannot go on; the message says rank, role, stage, host, step and cause."""
 
 
 def main(arguments: list[str]) -> int:
@@ -29,14 +41,17 @@ def main(arguments: list[str]) -> int:
     run_dir = RunDir(options.run_dir)
     _start_log(run_dir, comm.rank)
     try:
-        code = _run(comm, run_dir, options)
+        code, reason = _run(comm, run_dir, options), None
     except UserError as error:
         log.error("%s", error)
-        if comm.rank == 0:
-            sys.stderr.write(f"heterps: {error}\n")
-        code = ExitCode.USER_ERROR
+        code, reason = ExitCode.USER_ERROR, str(error)
+    except RankFailed as error:
+        log.exception("%s", error)
+        code, reason = ExitCode.RANK_FAILED, str(error)
     if code != ExitCode.DONE:
-        history.record(run_dir, "rank_end", rank=comm.rank, code=int(code))
+        history.record(run_dir, "rank_end", rank=comm.rank, code=int(code), reason=reason)
+    if reason is not None:
+        _end_world(comm, code, reason)
     if code == ExitCode.STOPPED:
         MPI.Finalize()  # all agreed to stop: a code alone would make mpi4py abort the slower ranks
     return int(code)
@@ -46,7 +61,22 @@ def _run(comm: MPI.Intracomm, run_dir: RunDir, options: argparse.Namespace) -> E
     job = Job.parse_saved(run_dir.job)
     layout = Layout.load(run_dir.layout)
     _set_threads(layout, comm.rank)
-    trainer = Trainer(comm, job, layout, run_dir)
+    with StopFlag() as stop:
+        trainer = Trainer(comm, job, layout, run_dir)
+        try:
+            return _train(trainer, run_dir, stop)
+        except UserError:
+            raise
+        except Exception as error:
+            raise RankFailed(
+                f"{trainer.world.name()}, step {trainer.watch.step}, phase "
+                f"{trainer.watch.current!r}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _train(trainer: Trainer, run_dir: RunDir, stop: StopFlag) -> ExitCode:
+    """Begin where an interrupted run was, or anew; watch and save while training."""
+    comm = trainer.world.control
     log.info(
         "%s of %d, layers %s, reducer %s",
         trainer.world.name(),
@@ -54,10 +84,23 @@ def _run(comm: MPI.Intracomm, run_dir: RunDir, options: argparse.Namespace) -> E
         ", ".join(trainer.world.my_stage.layers),
         trainer.reducer.name,
     )
-    result = trainer.run()
-    write_summary(trainer, result, run_dir)
-    trainer.close()
+    with Watch(comm, trainer.world.layout, run_dir, trainer.job.watch, trainer.watch):
+        begin(trainer, run_dir)
+        trainer.saver = Saver(trainer, run_dir, stop)
+        result = trainer.run()
+        write_summary(trainer, result, run_dir)
+        trainer.close()
     return ExitCode.STOPPED if result.stopped else ExitCode.DONE
+
+
+def _end_world(comm: MPI.Intracomm, code: ExitCode, reason: str) -> NoReturn:
+    """Say once what happened, then end all ranks: the others would wait for us for ever."""
+    if code == ExitCode.USER_ERROR and comm.rank != 0:
+        time.sleep(_SECONDS_FOR_RANK_0)  # most such errors are everyone's: let one rank speak
+    sys.stderr.write(f"heterps: {reason}\n")
+    sys.stderr.flush()
+    comm.Abort(int(code))
+    raise SystemExit(int(code))
 
 
 def _set_threads(layout: Layout, rank: int) -> None:

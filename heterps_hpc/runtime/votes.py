@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-
 GO_ON, SAVE, STOP = 0, 1, 2  # what a vote may ask for; the largest counts
 
 

@@ -1,0 +1,91 @@
+"""Heartbeats: what each rank was doing when it was last heard of, one small file per node.
+
+Ranks write them (heterps_hpc.runtime.watch); launchers, `heterps status` and people read them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+from pydantic import Field
+
+from heterps_hpc.errors import UserError
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.values import Value
+
+SILENT_FACTOR = 4.0  # heartbeats that may fail to come before a rank counts as silent
+
+
+class Beat(Value):
+    """One rank, as it was `at` a moment; `since` is when it last got on with its work."""
+
+    rank: Annotated[int, Field(ge=0)]
+    role: str
+    stage: int
+    host: str
+    pid: int
+    step: int
+    phase: str
+    peer: int | None = None  # the rank it waits for
+    at: float
+    since: float
+
+    def describe(self, now: float, silent_after: float) -> str:
+        """One line for people, such as: rank 3 sparse stage 0 on n1 waits for gradients of …"""
+        who = f"rank {self.rank} {self.role} stage {self.stage} on {self.host}"
+        doing = f"in phase {self.phase!r}"
+        if self.phase.startswith("wait"):
+            what = self.phase.removeprefix("wait ").removeprefix("for ")
+            doing = f"waits for {what}" + ("" if self.peer is None else f" of rank {self.peer}")
+        if now - self.at > silent_after:
+            return (
+                f"{who} is silent for {now - self.at:.0f} s (stopped, or its node is gone); last "
+                f"seen at step {self.step}, {doing}"
+            )
+        return f"{who} {doing}, step {self.step}, {now - self.since:.0f} s"
+
+    def is_silent(self, now: float, silent_after: float) -> bool:
+        """Whether not even its heart beats."""
+        return now - self.at > silent_after
+
+
+class NodeBeats(Value):
+    """The file of one node."""
+
+    version: Annotated[int, Field(ge=1, le=1)] = 1
+    node: str
+    written_at: float
+    every_seconds: float
+    beats: tuple[Beat, ...]
+
+
+def read_beats(run: RunDir) -> list[Beat]:
+    """The last known beat of every rank, by rank; files that cannot be read are passed over."""
+    return sorted(
+        (beat for node in read_nodes(run) for beat in node.beats), key=lambda beat: beat.rank
+    )
+
+
+def read_nodes(run: RunDir) -> list[NodeBeats]:
+    """The files of all nodes."""
+    found = []
+    for path in sorted(run.heartbeats.glob("*.json")):
+        try:
+            found.append(NodeBeats.parse(json.loads(path.read_bytes()), str(path)))
+        except (OSError, ValueError, UserError):
+            continue
+    return found
+
+
+def describe_all(run: RunDir, now: float | None = None) -> list[str]:
+    """One line per rank, the silent ones first: they are the likeliest cause."""
+    now = time.time() if now is None else now
+    lines: list[tuple[bool, int, str]] = []
+    for node in read_nodes(run):
+        limit = SILENT_FACTOR * node.every_seconds
+        for beat in node.beats:
+            silent = beat.is_silent(now, limit)
+            lines.append((not silent, beat.rank, beat.describe(now, limit)))
+    return [line for _, _, line in sorted(lines)]
