@@ -46,10 +46,10 @@ class TensorFacts(Value):
 
 
 class TableFacts(Value):
-    """What a table weighs: `load` deals shards to ranks, `bytes_total` must fit into memory."""
+    """What a table weighs: `work` deals shards to ranks, `bytes_total` must fit into memory."""
 
     name: str
-    load: NotNegativeFloat
+    work: NotNegativeFloat
     bytes_total: NotNegativeFloat = 0.0
 
 
@@ -135,8 +135,8 @@ class Profile(Value):
 
     @property
     def table_loads(self) -> dict[str, float]:
-        """Load of every table, for dealing shards to ranks."""
-        return {table.name: table.load for table in self.tables}
+        """Work of every table, for dealing shards to ranks."""
+        return {table.name: table.work for table in self.tables}
 
     @property
     def estimated_pools(self) -> list[str]:

@@ -1,0 +1,207 @@
+"""The certified optimum: the yardstick for every scheduler.
+
+We minimise T · C (seconds per batch times $/hour) over all stage covers. Both are sums over the
+stages of a path, T also has a maximum, so neither a shortest path nor a linear programme will do.
+Instead the range of C is cut into intervals [xl, xu]. Within one, the chord of the hyperbola
+T · C = Z through its ends gives a price λ of money in seconds, for which a shortest path in
+e + λ·c is a lower bound on every plan of the interval (Z: the best plan so far). Intervals whose
+bound reaches Z are done; the others are searched by labels (labels.py), after
+options that cannot be part of a better plan have been struck out, and halved if that is too much.
+
+Limits shared by stages of one pool, and nodes billed whole, enter only where a plan would break
+them (labels.py). Out of time, the least bound of the open intervals is a proven bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from heterps_hpc.plan.cost import (
+    Choice,
+    StageTable,
+    batch_seconds,
+    hourly_price,
+    within_limits,
+)
+from heterps_hpc.plan.labels import Bounds, Incumbent, Outcome, search_labels
+from heterps_hpc.plan.paths import Options, Ways, least_ways, make_options, shortest_path
+from heterps_hpc.plan.problem import Bools, Floats, Problem
+
+Objective = Literal["money", "seconds"]
+RELATIVE_TOLERANCE = 1e-9
+NARROW = 1.0005  # an interval of C is not halved any more once xu/xl is below this
+FEW_PRODUCTS = 200_000  # label × option products worth trying before an interval is halved
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The best plan found (None: none exists, or none was found) and a bound on all plans."""
+
+    choices: tuple[Choice, ...] | None
+    value: float  # $ of the job, or seconds per batch
+    bound: float
+    proven: bool  # bound = value within rounding, or no plan exists
+
+
+def solve(
+    table: StageTable,
+    *,
+    objective: Objective = "money",
+    allowed: Bools | None = None,
+    seconds: float = math.inf,
+    start: tuple[Choice, ...] | None = None,
+) -> Solution:
+    """The best plan over all placements (or those of `allowed`, per pair and pool)."""
+    deadline = time.monotonic() + seconds
+    options = make_options(table, allowed)
+    incumbent = Incumbent(table.problem, objective == "money")
+    if start is not None:
+        offer(table, incumbent, start)
+    _first_plans(table, options, incumbent)
+    if objective == "seconds" or incumbent.choices is None:
+        fastest = Incumbent(table.problem, with_money=False)
+        if incumbent.choices is not None:
+            offer(table, fastest, incumbent.choices)
+        bound = _fastest(table, options, fastest, deadline)
+        if objective == "seconds":
+            return _solution(fastest, bound)
+        if fastest.choices is None:  # no plan at all, or none found in time
+            return Solution(
+                None, math.inf, 0.0 if bound < math.inf else math.inf, bound == math.inf
+            )
+        offer(table, incumbent, fastest.choices)
+    return _solution(incumbent, _cheapest(table, options, incumbent, deadline))
+
+
+def offer(table: StageTable, incumbent: Incumbent, choices: tuple[Choice, ...]) -> None:
+    """Let a plan become the best so far, if it is valid."""
+    problem = table.problem
+    cells = [(table.pair(c), c.pool, table.column(c.ranks)) for c in choices]
+    if not all(table.fits[cell] for cell in cells) or not within_limits(problem, choices):
+        return
+    et = [float(table.ET[cell]) for cell in cells]
+    seconds = batch_seconds(problem, et, [bool(table.in_sum[cell[0]]) for cell in cells])
+    if seconds <= problem.longest_batch * (1 + 1e-12):
+        incumbent.offer(seconds, hourly_price(problem, choices), choices)
+
+
+def _solution(incumbent: Incumbent, bound: float) -> Solution:
+    scale = incumbent.problem.num_batches / 3600.0 if incumbent.with_money else 1.0
+    if incumbent.choices is None:
+        return Solution(None, math.inf, bound * scale, bound == math.inf)
+    value = incumbent.value * scale
+    proven = bound >= incumbent.value * (1 - 2 * RELATIVE_TOLERANCE)
+    return Solution(incumbent.choices, value, value if proven else bound * scale, proven)
+
+
+def _first_plans(table: StageTable, options: Options, incumbent: Incumbent) -> None:
+    """Good plans to start from: shortest paths for many prices of money, few ranks per stage."""
+    if not len(options):
+        return
+    limit = table.problem.pools.limit[options.pool]
+    scale = float(np.median(options.e + options.X) / np.median(options.c))
+    for share in (1, 2, 4):  # a share of each pool per stage, so that several stages fit
+        roomy = options.ranks <= np.maximum(1, limit // share)
+        for price in (0.0, *np.geomspace(1e-3, 1e3, 13)):
+            weight = np.where(roomy, options.e + price * scale * options.c, np.inf)
+            path = shortest_path(options, weight, least_ways(options, weight))
+            if path:
+                offer(table, incumbent, choices_of(options, path))
+
+
+def choices_of(options: Options, path: list[int]) -> tuple[Choice, ...]:
+    """The stages of a path."""
+    return tuple(
+        Choice(
+            int(options.first[i]), int(options.last[i]), int(options.pool[i]), int(options.ranks[i])
+        )
+        for i in path
+    )
+
+
+def _fastest(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> float:
+    """Search for the least seconds per batch; returns a bound on it."""
+    bounds = make_bounds(table.problem, options, incumbent, 0.0, math.inf)
+    if bounds is None:
+        return incumbent.value
+    outcome = search_labels(table, options, bounds, incumbent, deadline, math.inf)
+    return incumbent.value if outcome is Outcome.DONE else bounds.root
+
+
+def _cheapest(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> float:
+    """Search for the least money; returns a bound on T · C."""
+    least_c = least_ways(options, options.c).whole
+    least_t = _least_seconds(table.problem, options)
+    most_c = incumbent.value / least_t * (1 + 1e-9)
+    open_: list[tuple[float, float, float]] = [(0.0, least_c * (1 - 1e-12), most_c)]
+    while open_:
+        bound, low, high = heapq.heappop(open_)
+        if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
+            continue
+        if time.monotonic() > deadline:
+            return min([bound, *(entry[0] for entry in open_)])
+        bounds = make_bounds(table.problem, options, incumbent, low, high)
+        if bounds is None:
+            continue
+        narrow = high <= low * NARROW
+        effort = math.inf if narrow else FEW_PRODUCTS
+        outcome = search_labels(table, options, bounds, incumbent, deadline, effort)
+        if outcome is Outcome.OUT_OF_TIME:
+            return min([bounds.root, *(entry[0] for entry in open_)])
+        if outcome is Outcome.TOO_MANY:
+            middle = math.sqrt(low * high)
+            for ends in ((low, middle), (middle, high)):
+                heapq.heappush(open_, (max(bound, bounds.root), *ends))
+    return incumbent.value
+
+
+def _least_seconds(problem: Problem, options: Options) -> float:
+    m = problem.micro_batches
+    e = least_ways(options, options.e).whole
+    most = least_ways(options, options.M, bottleneck=True).whole
+    ahead = least_ways(options, options.X, bottleneck=True).whole
+    return max(e / m + (1 - 1 / m) * most, ahead)
+
+
+def make_bounds(
+    problem: Problem, options: Options, incumbent: Incumbent, low: float, high: float
+) -> Bounds | None:
+    """Bounds for plans of low ≤ C ≤ high that beat the incumbent; None if there are none."""
+    if not len(options):
+        return None
+    m = problem.micro_batches
+    longest = problem.longest_batch
+    price = 0.0
+    if incumbent.with_money:
+        longest = min(longest, incumbent.value / low)
+        price = m * incumbent.value / (low * high)
+    else:
+        longest = min(longest, incumbent.value)
+    meets = longest * (1 + 1e-12) >= options.ET
+
+    def ways(weight: Floats, bottleneck: bool = False) -> Ways:
+        return least_ways(options, np.where(meets, weight, np.inf), bottleneck=bottleneck)
+
+    bounds = Bounds(
+        problem=problem,
+        low=low,
+        high=high,
+        price=price,
+        meets=meets,
+        both=ways(options.e + price * options.c),
+        e=ways(options.e),
+        c=ways(options.c),
+        M=ways(options.M, True),
+        X=ways(options.X, True),
+        longest=longest,
+        with_money=incumbent.with_money,
+    )
+    if not math.isfinite(bounds.both.whole):
+        return None
+    return bounds if bounds.root < incumbent.value * (1 - RELATIVE_TOLERANCE) else None

@@ -1,0 +1,337 @@
+"""Label search within one interval of C: every partial plan that may still beat the best so far.
+
+A label is a partial plan that ends at a position on a pool: (E, M, X, C) = sum and maximum of its
+stages' seconds, seconds of tables that work ahead, $/hour. A label is dropped when its bound
+reaches the best plan, or when another label of its position and pool is no worse in everything
+that the rest of the plan can see.
+
+Pool limits that several stages share, and nodes billed whole, are looked at lazily: a pool's used
+ranks become part of its labels only after a finished plan broke its limit (or paid for a part of a
+node), because every such pool makes labels harder to compare.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from heterps_hpc.plan.cost import Choice, StageTable, hourly_price, within_limits
+from heterps_hpc.plan.paths import Options, Ways
+from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
+
+TOLERANCE = 1e-9
+CHUNK = 2_000_000  # label × option products looked at in one go
+
+
+@dataclass
+class Incumbent:
+    """The best valid plan so far; `value` is T · C, or T where money does not matter."""
+
+    problem: Problem
+    with_money: bool
+    value: float = float("inf")
+    choices: tuple[Choice, ...] | None = None
+
+    def offer(self, seconds: float, per_hour: float, choices: tuple[Choice, ...]) -> None:
+        """Keep the plan if it is better."""
+        value = seconds * per_hour if self.with_money else seconds
+        if value < self.value:
+            self.value, self.choices = value, choices
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Least weights of paths before and after each position, for one interval of C."""
+
+    problem: Problem
+    low: float
+    high: float
+    price: float  # λ: seconds per $/hour
+    meets: Bools
+    both: Ways  # of e + λ·c
+    e: Ways
+    c: Ways
+    M: Ways
+    X: Ways
+    longest: float
+    with_money: bool
+
+    @property
+    def root(self) -> float:
+        """A bound on every plan of the interval."""
+        none = np.zeros(1)
+        whole = (self.both.whole, self.e.whole, self.c.whole, self.M.whole, self.X.whole)
+        return float(self._least(*(none + value for value in whole))[0])
+
+    def of_options(self, options: Options) -> Floats:
+        """A bound on every plan that contains an option."""
+        begin, end, pool = options.first, options.last + 1, options.pool
+
+        def through(ways: Ways, own: Floats) -> Floats:
+            return np.asarray(ways.before[begin, pool] + own + ways.after[end, pool])
+
+        most = np.maximum(self.M.before[begin, pool], self.M.after[end, pool])
+        ahead = np.maximum(self.X.before[begin, pool], self.X.after[end, pool])
+        return self._least(
+            through(self.both, options.e + self.price * options.c),
+            through(self.e, options.e),
+            through(self.c, options.c),
+            np.maximum(most, options.M),
+            np.maximum(ahead, options.X),
+        )
+
+    def of_labels(self, at: Ints, pool: Ints, label: Floats) -> Floats:
+        """A bound on every plan that begins with a label; columns of `label` are E, M, X, C."""
+        e, most, ahead, c = label[:, 0], label[:, 1], label[:, 2], label[:, 3]
+        return self._least(
+            e + self.price * c + self.both.after[at, pool],
+            e + self.e.after[at, pool],
+            c + self.c.after[at, pool],
+            np.maximum(most, self.M.after[at, pool]),
+            np.maximum(ahead, self.X.after[at, pool]),
+        )
+
+    def _least(self, both: Floats, e: Floats, c: Floats, most: Floats, ahead: Floats) -> Floats:
+        """The least objective given least totals; infinite where no plan of the interval is left.
+
+        T(x) ≥ (both − λx)/m + (1 − 1/m)·M is linear in x = C, so T(x)·x is concave and least at
+        an end of the interval; the other bounds on T do not fall with x.
+        """
+        m = self.problem.micro_batches
+        drain = (1 - 1 / m) * most if m > 1 else np.zeros(1)
+        floor_t = np.maximum(np.maximum(e / m + drain, most), ahead)
+        if not self.with_money:
+            return np.where(floor_t <= self.longest * (1 + 1e-12), floor_t, np.inf)
+        high = self.high
+        low = np.minimum(np.maximum(self.low, c), high)
+        at_high = np.maximum((both - self.price * high) / m + drain, floor_t)
+        at_low = (both - self.price * low) / m + drain
+        least = np.maximum(np.minimum(at_low * low, at_high * high), floor_t * low)
+        possible = (c <= high * (1 + 1e-12)) & (at_high <= self.longest * (1 + 1e-12))
+        return np.where(possible, least, np.inf)
+
+
+@dataclass
+class _Labels:
+    """Labels at one position; lists grow until the position is reached."""
+
+    columns: list[Floats] = field(default_factory=list)  # E, M, X, C
+    used: list[Ints] = field(default_factory=list)  # ranks of the watched pools
+    pool: list[Ints] = field(default_factory=list)
+    parent: list[Ints] = field(default_factory=list)  # (position, index) of the label before
+    option: list[Ints] = field(default_factory=list)
+
+
+class Outcome(Enum):
+    """How a search ended."""
+
+    DONE = "done"
+    OUT_OF_TIME = "out of time"
+    TOO_MANY = "too many labels"
+
+
+def search_labels(
+    table: StageTable,
+    options: Options,
+    bounds: Bounds,
+    incumbent: Incumbent,
+    deadline: float,
+    most_products: float,
+) -> Outcome:
+    """Improve the incumbent to the best plan of the interval.
+
+    Gives up when more than `most_products` pairs of a label and an option would be looked at.
+    """
+    keep = bounds.meets & (bounds.of_options(options) < incumbent.value * (1 - TOLERANCE))
+    picked = np.flatnonzero(keep)
+    watched: list[int] = []
+    while True:
+        search = _Search(
+            table, options, picked, bounds, incumbent, watched, deadline, most_products
+        )
+        broken = search.run()
+        if isinstance(broken, Outcome):
+            return broken
+        if not broken:
+            return Outcome.DONE
+        watched = sorted({*watched, *broken})
+
+
+@dataclass
+class _Search:
+    """One pass over the positions with one set of watched pools."""
+
+    table: StageTable
+    options: Options
+    picked: Ints
+    bounds: Bounds
+    incumbent: Incumbent
+    watched: list[int]
+    deadline: float
+    most_products: float
+
+    def run(self) -> set[int] | Outcome:
+        """Returns the pools that must be watched too."""
+        num_layers = self.options.num_layers
+        self.places = [_Labels() for _ in range(num_layers + 1)]
+        root = self.places[0]
+        root.columns.append(np.zeros((1, 4)))
+        root.used.append(np.zeros((1, len(self.watched)), dtype=np.int64))
+        root.pool.append(np.array([-1]))
+        root.parent.append(np.array([[-1, -1]]))
+        root.option.append(np.array([-1]))
+        for position in range(num_layers + 1):
+            if not self.places[position].columns:
+                continue
+            final = position == num_layers
+            _settle(
+                self.table.problem,
+                self.places[position],
+                self.watched,
+                self.bounds.with_money,
+                final=final,
+            )
+            if not final:
+                here = self.picked[self.options.first[self.picked] == position]
+                self.most_products -= len(here) * len(self.places[position].pool[0])
+                if self.most_products < 0:
+                    return Outcome.TOO_MANY
+                if not self._extend(here, position):
+                    return Outcome.OUT_OF_TIME
+        return self._finish()
+
+    def _extend(self, here: Ints, position: int) -> bool:
+        """Add every option that starts here to every label that ends here; False: out of time."""
+        columns, used = self.places[position].columns[0], self.places[position].used[0]
+        options, pool = self.options, self.places[position].pool[0]
+        if not len(here) or not len(pool):
+            return True
+        rows = max(1, CHUNK // len(here))
+        for first in range(0, len(pool), rows):
+            if time.monotonic() > self.deadline:
+                return False
+            block = np.arange(first, min(first + rows, len(pool)))
+            label, pick = np.repeat(block, len(here)), np.tile(here, len(block))
+            other = options.pool[pick] != pool[label]
+            label, pick = label[other], pick[other]
+            grown = np.stack(
+                [
+                    columns[label, 0] + options.e[pick],
+                    np.maximum(columns[label, 1], options.M[pick]),
+                    np.maximum(columns[label, 2], options.X[pick]),
+                    columns[label, 3] + options.c[pick],
+                ],
+                axis=1,
+            )
+            at, new_pool = options.last[pick] + 1, options.pool[pick]
+            mine = new_pool[:, None] == np.array(self.watched, dtype=np.int64)
+            ranks = used[label] + mine * options.ranks[pick][:, None]
+            good = self.bounds.of_labels(at, new_pool, grown) < self.incumbent.value * (
+                1 - TOLERANCE
+            )
+            good &= (ranks <= self.table.problem.pools.limit[self.watched]).all(axis=1)
+            for place in np.unique(at[good]):
+                arrived = good & (at == place)
+                parent = np.stack([np.full(arrived.sum(), position), label[arrived]], axis=1)
+                target = self.places[place]
+                target.columns.append(grown[arrived])
+                target.used.append(ranks[arrived])
+                target.pool.append(new_pool[arrived])
+                target.parent.append(parent)
+                target.option.append(pick[arrived])
+        return True
+
+    def _finish(self) -> set[int]:
+        """Offer the finished plans, best first; returns pools whose limits were overlooked."""
+        problem, last = self.table.problem, self.places[-1]
+        if not last.columns:
+            return set()
+        columns, m = last.columns[0], problem.micro_batches
+        seconds = np.maximum(columns[:, 0] / m + (1 - 1 / m) * columns[:, 1], columns[:, 2])
+        values = seconds * columns[:, 3] if self.bounds.with_money else seconds
+        values = np.where(seconds <= problem.longest_batch * (1 + 1e-12), values, np.inf)
+        broken: set[int] = set()
+        for index in np.argsort(values):
+            if values[index] >= self.incumbent.value * (1 - TOLERANCE):
+                break
+            choices = _trace(self.options, self.places, int(index))
+            if not within_limits(problem, choices):
+                broken |= _over(problem, choices)
+                continue
+            per_hour = hourly_price(problem, choices)
+            self.incumbent.offer(float(seconds[index]), per_hour, choices)
+            if self.bounds.with_money and per_hour > columns[index, 3] * (1 + 1e-12):
+                shared = problem.pools.ranks_per_unit > 1
+                broken |= {choice.pool for choice in choices if shared[choice.pool]}
+        return broken - set(self.watched)
+
+
+def _settle(
+    problem: Problem, labels: _Labels, watched: list[int], with_money: bool, *, final: bool
+) -> None:
+    """Join what was collected at a position and drop dominated labels."""
+    columns = np.concatenate(labels.columns)
+    used = np.concatenate(labels.used)
+    pool = np.concatenate(labels.pool)
+    keep = np.arange(len(pool))
+    if not final and len(pool) > 1:
+        seen = columns.copy()
+        for index, name in enumerate(watched):  # a watched node's price is in its used ranks
+            if problem.pools.ranks_per_unit[name] > 1:
+                share = problem.pools.price[name] / problem.pools.ranks_per_unit[name]
+                seen[:, 3] -= share * used[:, index]
+        if problem.micro_batches == 1:
+            seen[:, 1] = 0.0  # T is the sum alone
+        if not with_money:
+            seen[:, 3] = 0.0
+        criteria = np.concatenate([seen, used], axis=1)
+        keep = np.concatenate(
+            [
+                members[_undominated(criteria[members])]
+                for members in (np.flatnonzero(pool == p) for p in np.unique(pool))
+            ]
+        )
+    labels.columns = [columns[keep]]
+    labels.used = [used[keep]]
+    labels.pool = [pool[keep]]
+    labels.parent = [np.concatenate(labels.parent)[keep]]
+    labels.option = [np.concatenate(labels.option)[keep]]
+
+
+def _undominated(criteria: Floats) -> Ints:
+    """Rows that no other row is at most equal to in every column."""
+    rest = np.lexsort(criteria.T[::-1])
+    kept: list[int] = []
+    while len(rest):
+        kept.append(int(rest[0]))
+        worse = (criteria[rest] >= criteria[rest[0]] * (1 - 1e-13)).all(axis=1)
+        worse[0] = True
+        rest = rest[~worse]
+    return np.array(kept)
+
+
+def _over(problem: Problem, choices: tuple[Choice, ...]) -> set[int]:
+    used: dict[int, int] = {}
+    for choice in choices:
+        used[choice.pool] = used.get(choice.pool, 0) + choice.ranks
+    return {pool for pool, ranks in used.items() if ranks > problem.pools.limit[pool]}
+
+
+def _trace(options: Options, places: list[_Labels], index: int) -> tuple[Choice, ...]:
+    choices: list[Choice] = []
+    position = len(places) - 1
+    while position > 0:
+        option = int(places[position].option[0][index])
+        choices.append(
+            Choice(
+                int(options.first[option]),
+                int(options.last[option]),
+                int(options.pool[option]),
+                int(options.ranks[option]),
+            )
+        )
+        position, index = (int(value) for value in places[position].parent[0][index])
+    return tuple(reversed(choices))

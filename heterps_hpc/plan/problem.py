@@ -1,0 +1,253 @@
+"""Problem: one planning question as plain arrays, checked once, shared by every scheduler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps_hpc.cluster import Cluster, Link
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.profile import Profile
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+# A link that nobody measured or described: 10 Gbit/s Ethernet.
+UNKNOWN_LINK_LATENCY_SECONDS = 30e-6
+UNKNOWN_LINK_BYTES_PER_SECOND = 1.25e9
+OPTIMIZER_COPIES = 4  # a dense parameter with its gradient and two moments
+
+
+@dataclass(frozen=True, eq=False)
+class PoolArrays:
+    """One entry per pool."""
+
+    names: tuple[str, ...]
+    price: Floats  # $/hour of one billed unit
+    ranks_per_unit: Ints  # ranks in a billed unit: 1, or those of a node
+    limit: Ints  # ranks
+    memory: Floats  # bytes of one rank
+    device_memory: Floats  # bytes of one rank's device; infinite on CPU pools and where unknown
+    is_cpu: Bools
+    fixed_seconds: Floats  # per batch and rank
+    overlap: Floats
+    port_latency: Floats  # to the other pools
+    port_seconds_per_byte: Floats
+    inner_latency: Floats  # within the pool
+    inner_seconds_per_byte: Floats
+    reduce_latency: Floats
+    reduce_seconds_per_byte: Floats
+    estimated: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class LayerArrays:
+    """One entry per layer; times are per (layer, pool) and per batch of the job."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    is_embedding: Bools
+    OCT: Floats
+    alpha: Floats
+    ODT: Floats
+    beta: Floats
+    weight_bytes: Floats
+    table_bytes: Floats
+    activation_bytes: Floats  # per batch
+    input_bytes: Floats  # per sample
+    tensors: tuple[tuple[int, tuple[int, ...], float], ...]  # writer, readers, bytes per batch
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Minimise money for `num_batches` batches, no slower than the floor, within the limits."""
+
+    pools: PoolArrays
+    layers: LayerArrays
+    batch_size: int
+    micro_batches: int
+    staleness: int
+    num_batches: float
+    floor: float  # samples per second; 0 = none
+    hot_bytes: float = math.inf  # what a rank keeps of its tables in memory
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.layers.names)
+
+    @property
+    def num_pools(self) -> int:
+        """P."""
+        return len(self.pools.names)
+
+    @property
+    def longest_batch(self) -> float:
+        """Seconds that a batch may take under the floor."""
+        return self.batch_size / self.floor if self.floor > 0 else math.inf
+
+    def with_floor(self, samples_per_second: float) -> Problem:
+        """The same question with another floor."""
+        return replace(self, floor=samples_per_second)
+
+    def with_limits(self, limit: Ints) -> Problem:
+        """The same question with other pool limits."""
+        return replace(self, pools=replace(self.pools, limit=limit))
+
+    def with_memory(self, memory: Floats) -> Problem:
+        """The same question with other memory per rank."""
+        return replace(self, pools=replace(self.pools, memory=memory))
+
+
+def make_problem(
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    batch_size: int,
+    num_samples: float,
+    micro_batches: int = 1,
+    staleness: int = 1,
+    floor: float = 0.0,
+    hot_bytes: float | None = None,
+) -> Problem:
+    """Gather what the profile and the cluster say; `num_samples` counts all epochs."""
+    if not math.isfinite(num_samples) or num_samples <= 0:
+        raise UserError(f"the job trains {num_samples} samples; it needs at least one")
+    if not math.isfinite(floor) or floor < 0:
+        raise UserError(f"the throughput floor is {floor} samples/s; it must be positive")
+    return Problem(
+        pools=_pool_arrays(profile, cluster, micro_batches),
+        layers=_layer_arrays(profile, cluster, batch_size),
+        batch_size=batch_size,
+        micro_batches=micro_batches,
+        staleness=staleness,
+        num_batches=num_samples / batch_size,
+        floor=floor,
+        hot_bytes=math.inf if hot_bytes is None else float(hot_bytes),
+    )
+
+
+def problem_of_job(profile: Profile, cluster: Cluster, job: Job, num_samples: float) -> Problem:
+    """The question that a job asks; `num_samples` is the number of rows of its training data."""
+    train = job.train
+    if train.steps is not None:
+        total = float(train.steps) * train.batch_size
+    else:
+        total = float(train.epochs or 1) * num_samples
+    return make_problem(
+        profile,
+        cluster,
+        batch_size=train.batch_size,
+        num_samples=total,
+        micro_batches=train.micro_batches,
+        staleness=train.staleness,
+        floor=job.goal.min_samples_per_second or 0.0,
+        hot_bytes=train.tables.hot_bytes,
+    )
+
+
+def _layer_arrays(profile: Profile, cluster: Cluster, batch_size: int) -> LayerArrays:
+    names = tuple(layer.name for layer in profile.layers)
+    order = {name: index for index, name in enumerate(names)}
+    grid = [[profile.timing(layer, pool.name) for pool in cluster.pools] for layer in names]
+    scale = batch_size / profile.batch_size
+    oct_ = np.array([[t.compute_seconds for t in row] for row in grid]) * scale
+    for index, name in enumerate(names):
+        if not (oct_[index] > 0).all() and profile.layers[index].kind != "loss":
+            pool = cluster.pools[int(np.argmin(oct_[index]))].name
+            raise UserError(
+                f"the profile says layer {name!r} takes 0 s on pool {pool!r}; measure it again"
+            )
+    return LayerArrays(
+        names=names,
+        kinds=tuple(layer.kind for layer in profile.layers),
+        is_embedding=np.array([layer.is_embedding for layer in profile.layers]),
+        OCT=oct_,
+        alpha=np.array([[t.compute_parallel for t in row] for row in grid]),
+        ODT=np.array([[t.move_seconds for t in row] for row in grid]) * scale,
+        beta=np.array([[t.move_parallel for t in row] for row in grid]),
+        weight_bytes=np.array([layer.weight_bytes_total for layer in profile.layers]),
+        table_bytes=np.array([layer.table_bytes_total for layer in profile.layers]),
+        activation_bytes=np.array([x.activation_bytes for x in profile.layers]) * batch_size,
+        input_bytes=np.array([layer.input_bytes for layer in profile.layers]),
+        tensors=tuple(
+            (
+                order[tensor.writer],
+                tuple(order[reader] for reader in tensor.readers),
+                tensor.bytes_per_sample * batch_size,
+            )
+            for tensor in profile.tensors
+        ),
+    )
+
+
+def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> PoolArrays:
+    pools = cluster.pools
+    fixed = [profile.pool(pool.name) for pool in pools]
+    estimated = set(profile.estimated_pools)
+    ports = [_port(pool.name, profile, cluster) for pool in pools]
+    inner = [_link(pool.name, pool.name, profile, cluster) for pool in pools]
+
+    def floats(values: Sequence[float]) -> Floats:
+        return np.array(values, dtype=np.float64)
+
+    return PoolArrays(
+        names=tuple(pool.name for pool in pools),
+        price=floats([pool.price_per_hour for pool in pools]),
+        ranks_per_unit=np.array([p.ranks_per_node if p.billing == "node" else 1 for p in pools]),
+        limit=np.array([pool.rank_limit for pool in pools]),
+        memory=floats([pool.memory_per_rank_bytes for pool in pools]),
+        device_memory=floats(
+            [math.inf if p.gpu_memory_gb is None else p.gpu_memory_gb * 1e9 for p in pools]
+        ),
+        is_cpu=np.array([pool.device == "cpu" for pool in pools]),
+        fixed_seconds=floats(
+            [f.batch_seconds + micro_batches * f.micro_batch_seconds for f in fixed]
+        ),
+        overlap=floats([f.overlap for f in fixed]),
+        port_latency=floats([port[0] for port in ports]),
+        port_seconds_per_byte=floats([port[1] for port in ports]),
+        inner_latency=floats([link[0] for link in inner]),
+        inner_seconds_per_byte=floats([link[1] for link in inner]),
+        reduce_latency=floats(
+            [
+                link[0] if f.reduce_latency_seconds is None else f.reduce_latency_seconds
+                for f, link in zip(fixed, inner, strict=True)
+            ]
+        ),
+        reduce_seconds_per_byte=floats(
+            [
+                link[1] if f.reduce_seconds_per_byte is None else f.reduce_seconds_per_byte
+                for f, link in zip(fixed, inner, strict=True)
+            ]
+        ),
+        estimated=np.array([pool.name in estimated for pool in pools]),
+    )
+
+
+def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
+    """Latency and seconds per byte; what was measured goes before what the cluster file says."""
+    for link in (*profile.links, *cluster.links):
+        if _ends(link) == frozenset((left, right)):
+            return link.latency_seconds, 1.0 / link.bytes_per_second
+    return UNKNOWN_LINK_LATENCY_SECONDS, 1.0 / UNKNOWN_LINK_BYTES_PER_SECOND
+
+
+def _port(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
+    """A rank's way to other pools, taken as the slowest of them, so that a stage's time does not
+    depend on where its neighbours are: the exact solver needs that, and two pools are exact."""
+    others = [pool.name for pool in cluster.pools if pool.name != name]
+    links = [_link(name, other, profile, cluster) for other in others]
+    if not links:
+        links = [_link(name, name, profile, cluster)]
+    return max(link[0] for link in links), max(link[1] for link in links)
+
+
+def _ends(link: Link) -> frozenset[str]:
+    return frozenset(link.pools)

@@ -1,0 +1,82 @@
+"""All plans of a small question, by the equations written out once more in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from heterps_hpc.plan.problem import OPTIMIZER_COPIES, Problem
+
+PlainStage = tuple[int, int, int, int]  # first, last, pool, ranks
+
+
+def all_plans(problem: Problem) -> Iterator[tuple[tuple[PlainStage, ...], float, float]]:
+    """(stages, seconds per batch, $/hour) of every plan within limits and memory."""
+    pools = range(problem.num_pools)
+    for placement in itertools.product(pools, repeat=problem.num_layers):
+        runs: list[tuple[int, int, int]] = []
+        for pool, group in itertools.groupby(range(problem.num_layers), key=placement.__getitem__):
+            members = list(group)
+            runs.append((members[0], members[-1], pool))
+        counts = [range(1, int(problem.pools.limit[run[2]]) + 1) for run in runs]
+        for ranks in itertools.product(*counts):
+            stages = tuple((*run, k) for run, k in zip(runs, ranks, strict=True))
+            used = [sum(s[3] for s in stages if s[2] == pool) for pool in pools]
+            if any(used[pool] > problem.pools.limit[pool] for pool in pools):
+                continue
+            if not all(fits(problem, stage) for stage in stages):
+                continue
+            per_hour = sum(
+                math.ceil(used[p] / problem.pools.ranks_per_unit[p]) * problem.pools.price[p]
+                for p in pools
+            )
+            yield stages, plan_seconds(problem, stages), float(per_hour)
+
+
+def plan_seconds(problem: Problem, stages: tuple[PlainStage, ...]) -> float:
+    """Seconds per batch, equation 4."""
+    chain, ahead = [], [0.0]
+    for stage in stages:
+        tables_only = all(problem.layers.is_embedding[stage[0] : stage[1] + 1])
+        waits = not tables_only or problem.staleness == 0
+        (chain if waits else ahead).append(stage_seconds(problem, stage))
+    m = problem.micro_batches
+    drained = sum(chain) / m + (1 - 1 / m) * max(chain) if chain else 0.0
+    return max(drained, *ahead)
+
+
+def stage_seconds(problem: Problem, stage: PlainStage) -> float:
+    """ET of one stage, equations 1 to 3."""
+    first, last, t, k = stage
+    layers, pools = problem.layers, problem.pools
+    ct = pools.fixed_seconds[t]
+    dt = 0.0
+    weights = 0.0
+    for i in range(first, last + 1):
+        ct += layers.OCT[i, t] * (1 - layers.alpha[i, t] + layers.alpha[i, t] / k)
+        dt += layers.ODT[i, t] * (1 - layers.beta[i, t] + layers.beta[i, t] / k)
+        weights += layers.weight_bytes[i]
+    for writer, readers, size in layers.tensors:
+        inside = first <= writer <= last
+        reads = any(first <= r <= last for r in readers)
+        if (inside and any(r > last for r in readers)) or (writer < first and reads):
+            dt += 2 * size * pools.port_seconds_per_byte[t] / k
+        if inside and reads and layers.is_embedding[writer]:
+            dt += 2 * size * pools.inner_seconds_per_byte[t] * (k - 1) / k**2
+    if (first, last) != (0, problem.num_layers - 1):
+        dt += 2 * problem.micro_batches * pools.port_latency[t]
+    if weights:
+        dt += 2 * weights * pools.reduce_seconds_per_byte[t] * (k - 1) / k
+        dt += 2 * (k - 1) * pools.reduce_latency[t]
+    return float(max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt))
+
+
+def fits(problem: Problem, stage: PlainStage) -> bool:
+    """Whether a rank's memory holds its part of the stage (CPU pools)."""
+    first, last, t, k = stage
+    own = slice(first, last + 1)
+    tables = min(problem.layers.table_bytes[own].sum() / k, problem.hot_bytes)
+    dense = OPTIMIZER_COPIES * problem.layers.weight_bytes[own].sum()
+    dense += 2 * problem.layers.activation_bytes[own].sum() / k / problem.micro_batches
+    return bool(tables + dense <= problem.pools.memory[t])

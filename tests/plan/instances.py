@@ -1,0 +1,125 @@
+"""Random planning questions, and a plain enumeration of their plans to compare with."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from heterps_hpc.cluster import Cluster, Link, Pool
+from heterps_hpc.plan.problem import Problem, make_problem
+from heterps_hpc.profile import (
+    LayerFacts,
+    PoolTiming,
+    Profile,
+    TableFacts,
+    TensorFacts,
+    Timing,
+)
+
+
+def random_profile(
+    rng: np.random.Generator, num_layers: int, pools: list[str], batch_size: int = 100
+) -> Profile:
+    """Layers with one embedding first, perhaps more later, and a chain of tensors with skips."""
+    embeds = [True] + [bool(rng.random() < 0.2) for _ in range(num_layers - 1)]
+    names = [f"layer{i}" for i in range(num_layers)]
+    layers = [
+        LayerFacts(
+            name=name,
+            kind="embedding" if embed else "fc",
+            is_embedding=embed,
+            output_bytes=64.0,
+            weight_bytes_total=0.0 if embed else float(rng.uniform(1e3, 1e6)),
+            table_bytes_total=float(rng.uniform(1e6, 1e9)) if embed else 0.0,
+            activation_bytes=float(rng.uniform(1, 1e3)),
+        )
+        for name, embed in zip(names, embeds, strict=True)
+    ]
+    tensors = []
+    for i in range(num_layers - 1):
+        readers = {i + 1}
+        if i + 2 < num_layers and rng.random() < 0.3:
+            readers.add(int(rng.integers(i + 2, num_layers)))
+        tensors.append(
+            TensorFacts(
+                name=f"t{i}",
+                writer=names[i],
+                readers=tuple(names[r] for r in sorted(readers)),
+                bytes_per_sample=float(rng.uniform(4, 4e4)),
+            )
+        )
+    timings = [
+        Timing(
+            layer=name,
+            pool=pool,
+            compute_seconds=float(rng.lognormal(-4, 1)),
+            compute_parallel=float(rng.uniform(0.5, 1.0)),
+            move_seconds=float(rng.lognormal(-6, 1)),
+            move_parallel=float(rng.uniform(0.5, 1.0)),
+        )
+        for name in names
+        for pool in pools
+    ]
+    return Profile(
+        model="random",
+        model_fingerprint="0" * 16,
+        batch_size=batch_size,
+        layers=tuple(layers),
+        tensors=tuple(tensors),
+        tables=(TableFacts(name="t", work=1.0),),
+        timings=tuple(timings),
+        pools=tuple(
+            PoolTiming(
+                pool=pool,
+                batch_seconds=float(rng.uniform(0, 1e-3)),
+                overlap=float(rng.choice([0.0, 0.5, 1.0])),
+            )
+            for pool in pools
+        ),
+    )
+
+
+def random_cluster(rng: np.random.Generator, num_pools: int, most_ranks: int) -> Cluster:
+    """Pools of different prices, some billed by node."""
+    pools = []
+    for i in range(num_pools):
+        cores = int(rng.integers(1, 4))
+        pools.append(
+            Pool(
+                name=f"pool{i}",
+                price_per_hour=float(rng.lognormal(0, 1)),
+                billing=str(rng.choice(["rank", "rank", "node"])),  # type: ignore[arg-type]
+                max_ranks=int(rng.integers(1, most_ranks + 1)),
+                cores_per_node=cores,
+                memory_per_node_gb=cores * float(rng.choice([0.6, 1.0, 10.0])),
+            )
+        )
+    links = [
+        Link(
+            pools=(a.name, b.name),
+            latency_seconds=float(rng.uniform(1e-6, 1e-4)),
+            bytes_per_second=float(rng.uniform(1e8, 1e10)),
+        )
+        for a, b in itertools.combinations_with_replacement(pools, 2)
+    ]
+    return Cluster(pools=tuple(pools), links=tuple(links))
+
+
+def random_problem(
+    seed: int, *, num_layers: int, num_pools: int, most_ranks: int, floor: float = 0.0
+) -> Problem:
+    """A question made of a random profile and a random cluster."""
+    rng = np.random.default_rng(seed)
+    cluster = random_cluster(rng, num_pools, most_ranks)
+    profile = random_profile(rng, num_layers, [pool.name for pool in cluster.pools])
+    return make_problem(
+        profile,
+        cluster,
+        batch_size=int(rng.choice([50, 100, 200])),
+        num_samples=1e6,
+        micro_batches=int(rng.choice([1, 1, 2, 4, 1000])),
+        staleness=int(rng.integers(0, 2)),
+        floor=floor,
+        hot_bytes=None if rng.random() < 0.7 else 3e8,
+    )
