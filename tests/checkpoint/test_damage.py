@@ -1,0 +1,130 @@
+"""A damaged checkpoint is refused, and the message says which file."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint
+from heterps_hpc.checkpoint.verify import verify
+from heterps_hpc.errors import UserError
+from tests.checkpoint.made import NUM_PARTITIONS, TABLES, make_checkpoint
+
+
+def read_everything(checkpoint: Checkpoint) -> None:
+    """As a world of ranks does when it resumes."""
+    with Contents(checkpoint) as contents:
+        for table in TABLES:
+            for partition in range(NUM_PARTITIONS):
+                for _ in contents.rows(table, partition):
+                    pass
+        for name in contents.names("dense"):
+            contents.dense(name)
+
+
+def flip(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 1 << (position % 8)]))
+
+
+def test_a_flipped_byte_is_found_wherever_it_is(tmp_path: Path) -> None:
+    """Anywhere in a shard, HDF5's own structures and padding included."""
+    checkpoint = make_checkpoint(tmp_path, num_rows=12)
+    path = checkpoint.path / checkpoint.manifest.shards[1].file
+    for position in range(0, path.stat().st_size, 37):
+        flip(path, position)
+        assert [path.name in problem for problem in verify(checkpoint).problems] == [True]
+        flip(path, position)
+    assert verify(checkpoint).problems == []
+
+
+def test_a_reader_meets_the_damage_too(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    path = checkpoint.path / checkpoint.manifest.shards[0].file
+    keys = next(a for a in checkpoint.manifest.shards[0].arrays if a.column == "keys")
+    flip(path, keys.offset + 3)
+    with pytest.raises(DamagedCheckpoint, match=path.name + r".*do not match their checksum"):
+        read_everything(checkpoint)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    gone = checkpoint.path / checkpoint.manifest.shards[1].file
+    gone.unlink()
+    with pytest.raises(DamagedCheckpoint, match=gone.name + r".*is missing"):
+        read_everything(checkpoint)
+    assert len(verify(checkpoint).problems) == 1
+
+
+@pytest.mark.parametrize("change", [-1, -4096, 1])
+def test_a_file_of_another_size_is_named(tmp_path: Path, change: int) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    path = checkpoint.path / checkpoint.manifest.shards[0].file
+    os.truncate(path, path.stat().st_size + change)
+    with pytest.raises(DamagedCheckpoint, match=path.name + r".*has \d+ bytes, the manifest says"):
+        read_everything(checkpoint)
+
+
+def test_the_manifest_of_another_run_is_refused(tmp_path: Path) -> None:
+    mine = make_checkpoint(tmp_path / "mine", seed=1, token="aaaa0000")
+    other = make_checkpoint(tmp_path / "other", seed=2, token="bbbb0000")
+    shutil.copy(other.path / "manifest.json", mine.path / "manifest.json")
+    with pytest.raises(DamagedCheckpoint, match=r"bbbb0000.*belongs to another run"):
+        read_everything(Checkpoint.open(mine.path))
+
+
+def test_shards_of_another_run_are_refused(tmp_path: Path) -> None:
+    """Even under the right name and of the right size."""
+    mine = make_checkpoint(tmp_path / "mine", seed=1)
+    other = make_checkpoint(tmp_path / "other", seed=1, step=8)
+    for shard in mine.manifest.shards:
+        shutil.copy(other.path / shard.file, mine.path / shard.file)
+    with pytest.raises(DamagedCheckpoint, match="of another run"):
+        read_everything(mine)
+
+
+def test_a_lost_partition_is_told(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    path = checkpoint.path / "manifest.json"
+    facts = json.loads(path.read_text())
+    facts["shards"] = facts["shards"][:1]
+    path.write_text(json.dumps(facts))
+    problems = verify(Checkpoint.open(checkpoint.path)).problems
+    assert len(problems) == len(TABLES)
+    assert "3 of its 6 partitions" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "damaged manifest"),
+        ("{", "damaged manifest"),
+        ("[1]", "not the manifest of a checkpoint"),
+        ("{}", "not the manifest of a checkpoint"),
+        ("[" * 100_000, "damaged manifest"),
+        ('{"format": "heterps-checkpoint", "version": 1}', "job: missing"),
+        ('{"format": "heterps-checkpoint", "version": [1]}', "version"),
+    ],
+)
+def test_a_broken_manifest_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = make_checkpoint(tmp_path).path / "manifest.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        Checkpoint.open(path.parent)
+
+
+def test_a_cut_manifest_is_never_taken_for_whole(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path).path / "manifest.json"
+    whole = path.read_bytes()
+    for length in random.Random(3).sample(range(len(whole) - 1), 60):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UserError):
+            Checkpoint.open(path.parent)
