@@ -1,0 +1,84 @@
+"""Submit small programs through the launcher itself, and look at what really started."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heterps_hpc import history
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch import slurm as launcher
+from heterps_hpc.layout import Layout
+from heterps_hpc.rundir import RunDir
+from tests.launch.values import BEHAVE, ROOT, cpu_pool, gpu_pool, make_cluster, make_job
+from tests.slurm.client import SlurmClient
+
+SITE = {
+    "environment": {"PYTHONPATH": str(ROOT), "HETERPS_WATCH_SECONDS": "2"},
+}
+CLUSTER = make_cluster(
+    cpu_pool(),
+    gpu_pool(),
+    cpu_pool(name="big", partition="mem", max_nodes=1, memory_per_node_gb=4.0),
+    **SITE,
+)
+
+
+@dataclass
+class Launched:
+    """A job that the launcher submitted."""
+
+    run: RunDir
+    job_id: int
+    slurm: SlurmClient
+
+    def wait(self, seconds: float = 60.0) -> ExitCode:
+        return launcher.wait(self.run.path, poll_seconds=0.3, limit_seconds=seconds)
+
+    def facts(self, restart: int = 0) -> list[dict[str, Any]]:
+        files = sorted(self.run.path.glob(f"rank-*-{restart}.json"))
+        return [json.loads(file.read_text()) for file in files]
+
+    def wait_for_ranks(self, num_ranks: int, restart: int = 0) -> None:
+        """Until that many ranks have met in one barrier."""
+        self.slurm.wait_for(
+            f"{num_ranks} ranks of start {restart}",
+            lambda: len(self.facts(restart)) == num_ranks,
+        )
+
+    def skip_the_delay(self) -> None:
+        """Slurm holds a requeued job back for two minutes; start it now."""
+        self.slurm.wait_for("all components queued again", self._queued_again)
+        self.slurm.run("scontrol", "update", f"JobId={self.job_id}", "StartTime=now")
+
+    def _queued_again(self) -> bool:
+        state = launcher.state(self.job_id)
+        assert state is not None
+        return all(part.waiting and part.restarts for part in state.components)
+
+    def events(self) -> list[str]:
+        return [event["event"] for event in history.read(self.run)]
+
+    def log(self) -> str:
+        return "".join(file.read_text() for file in sorted(self.run.logs.glob("slurm-*.log")))
+
+
+def launch(
+    slurm: SlurmClient,
+    directory: Path,
+    layout: Layout,
+    orders: dict[str, Any],
+    *,
+    cluster: Cluster = CLUSTER,
+    name: str = "test",
+    **limits: Any,
+) -> Launched:
+    """Submit a layout whose ranks behave as ordered."""
+    run = RunDir(directory).create()
+    job = make_job(name, **{"time_limit_minutes": 5, **limits})
+    job.save(run.job)
+    (run.path / "behave.json").write_text(json.dumps(orders))
+    job_id = launcher.submit(run.path, layout, cluster, job, program=BEHAVE)
+    slurm.jobs.append(job_id)
+    return Launched(run, job_id, slurm)
