@@ -102,10 +102,10 @@ def launch(
 @app.command()
 def report(run_dir: RunDirectory) -> None:
     """Write report.html: the plan, what it cost, how near the prediction was."""
-    from heterps_hpc.commands.prepare import thaw
     from heterps_hpc.commands.run import report as write
+    from heterps_hpc.rundir import RunDir
 
-    write(thaw(run_dir)[2])
+    write(RunDir(run_dir))
 
 
 @app.command(context_settings=_PASS_ON)

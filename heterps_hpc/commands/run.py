@@ -58,6 +58,6 @@ def report(directory: RunDir) -> None:
     """Write the page for people and say where it is."""
     from rich.console import Console
 
-    from heterps_hpc.report import make
+    from heterps_hpc.report import write_report
 
-    make(directory.path, Console())
+    write_report(directory, Console())
