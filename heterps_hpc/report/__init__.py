@@ -15,15 +15,14 @@ from heterps_hpc.values import write_atomically
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["make"]
+__all__ = ["write_report"]
 
 
-def make(run_dir: Path | str, console: Console | None = None) -> Path:
+def write_report(where: RunDir, console: Console | None = None) -> Path:
     """Write report.html into a run directory; print the short form where a console is given."""
     from heterps_hpc.report import page, terminal
     from heterps_hpc.report.inputs import read_run
 
-    where = RunDir(run_dir)
     run = read_run(where)
     write_atomically(where.report, page.render(run))
     if console is not None:

@@ -166,9 +166,10 @@ def tiles(run: Run, spent: spending.Spending | None) -> list[Tile]:
     found = []
     if run.summary is not None and run.summary.samples_per_second:
         error = verdict.prediction_error(run)
-        note = "samples/s measured"
-        if error is not None:
-            note += f", {words.signed_percent(error)} against the prediction"
+        note = "samples/s"
+        if plan is not None and error is not None:
+            predicted = words.rate(plan.estimate.samples_per_second)
+            note += f"; predicted {predicted} ({words.signed_percent(error)})"
         found.append(Tile("throughput", words.rate(run.summary.samples_per_second), note))
     elif plan is not None:
         predicted = words.rate(plan.estimate.samples_per_second)

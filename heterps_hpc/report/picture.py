@@ -156,15 +156,16 @@ def _card(
         for i, (text, tooltip) in enumerate(_chips_of(layout, index))
     ]
     roles = {layout.ranks[rank].role for rank in layout.stage_ranks(index)}
-    mark = " · estimated" if stage.pool in estimated else ""
     ranks = words.plural(stage.num_ranks, "rank")
-    subtitle = f"stage {index} · {ranks} · {'/'.join(sorted(roles))}{mark}"
+    mark = " (estimated)" if stage.pool in estimated else ""
+    title = words.shorten(stage.pool, 22 - len(mark)) + mark
+    subtitle = f"stage {index} · {ranks} · {'/'.join(sorted(roles))}"
     times = "" if time.predicted is None else f"predicted {words.seconds(time.predicted)} per batch"
     return Card(
         x,
         height,
         colours[stage.pool],
-        words.shorten(stage.pool, 22),
+        title,
         words.shorten(subtitle, 38),
         layers,
         chips,

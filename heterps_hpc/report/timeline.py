@@ -80,7 +80,7 @@ def draw(run: Run) -> Timeline | None:
 
 def _is_usable(event: dict[str, Any]) -> bool:
     numbers = (event.get("ts"), event.get("dur"), event.get("pid"))
-    return all(isinstance(number, int | float) for number in numbers)
+    return "name" in event and all(isinstance(number, int | float) for number in numbers)
 
 
 def _step(event: dict[str, Any]) -> int:
@@ -96,7 +96,7 @@ def _role(run: Run, rank: int) -> str:
 
 
 def _bar(event: dict[str, Any], y: float, begin: float, scale: float) -> Bar:
-    name = str(event.get("name", "?"))
+    name = str(event["name"])
     tooltip = (
         f"rank {int(event['pid'])} · {name} · {words.seconds(float(event['dur']) / 1e6)} "
         f"· step {_step(event)}"

@@ -8,7 +8,7 @@ from heterps_hpc.layout import Plan
 from heterps_hpc.report import words
 from heterps_hpc.report.inputs import Run
 from heterps_hpc.report.phases import is_wait, rank_times
-from heterps_hpc.report.spending import Spending
+from heterps_hpc.report.spending import Spending, attempts
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def sentences(run: Run, spent: Spending | None) -> list[str]:
             lines.append(rivals)
     elif run.layout is not None:
         lines.append(f"The layout of {words.plural(run.layout.num_ranks, 'rank')} has no plan.")
-    lines += [line for line in (_truth(run, plan), _bill(plan, spent), _time(run)) if line]
-    return lines
+    rest = (_truth(run, plan), _bill(plan, spent), _time(run), _starts(run))
+    return lines + [line for line in rest if line]
 
 
 def _decision(run: Run, plan: Plan) -> str:
@@ -116,7 +116,7 @@ def _rivals(run: Run, plan: Plan) -> str:
         return ""
     dearer = [row for row in able if (row.money or 0) > plan.estimate.money * 1.0005]
     text = f"It was compared with {words.plural(len(rows), 'other scheduler')}"
-    text += f": {len(able) - len(dearer)} found as cheap a plan"
+    text += f": {len(able) - len(dearer) or 'none'} found as cheap a plan"
     if dearer:
         nearest, last = dearer[0], dearer[-1]
         assert nearest.money is not None
@@ -173,4 +173,15 @@ def _time(run: Run) -> str:
     return (
         f"The busiest rank ({bar.rank}, {bar.role or 'stage ' + str(bar.stage)}) worked "
         f"{words.percent(bar.busy, 0)} of the time: {shares}."
+    )
+
+
+def _starts(run: Run) -> str:
+    starts = attempts(run.events)
+    if len(starts) < 2:
+        return ""
+    lost = sum(attempt.seconds for attempt in starts[:-1])
+    return (
+        f"It was started {len(starts)} times; the starts before the last held nodes for "
+        f"{words.seconds(lost)}."
     )

@@ -108,7 +108,7 @@ def layout(name: str = "made-up-job") -> Layout:
 
 def profile() -> Profile:
     """Sizes of tensors, one of which skips a stage."""
-    tensors = (("rows", "embed", ("interact", "score"), 1664.0), ("h3", "top_1", ("top_2",), 512.0))
+    tensors = (("rows", "embed", ("interact", "score"), 1664.0), ("h3", "top_2", ("top_3",), 512.0))
     return Profile(
         model="ctrdnn",
         model_fingerprint="0" * 16,

@@ -1,0 +1,153 @@
+"""The numbers behind the page."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heterps_hpc.report import words
+from heterps_hpc.report.inputs import Run, read_run
+from heterps_hpc.report.phases import OTHER, legend, rank_times, stage_times
+from heterps_hpc.report.spending import attempts, spending
+from heterps_hpc.report.traffic import flows
+from heterps_hpc.report.verdict import choices, prediction_error
+from heterps_hpc.rundir import RunDir
+from tests.report.made_up import EPOCH, history, planning, summary, write_run
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return write_run(tmp_path / "run")
+
+
+@pytest.fixture
+def run(run_dir: RunDir) -> Run:
+    return read_run(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (words.money(12.4), "$12.40"),
+        (words.money(1234567.891), "$1,234,567.89"),
+        (words.money(0.0020149), "$0.00201"),
+        (words.money(0), "$0"),
+        (words.money(3e-9), "$3.00e-09"),
+        (words.rate(61_951.4), "61,951"),
+        (words.rate(12.3456), "12.3"),
+        (words.seconds(0.000012), "12.0 µs"),
+        (words.seconds(0.0336), "33.6 ms"),
+        (words.seconds(16.1), "16.1 s"),
+        (words.seconds(600), "10 min"),
+        (words.seconds(7290), "2 h 02 min"),
+        (words.seconds(float("nan")), "–"),
+        (words.size(999), "999 B"),
+        (words.size(1664), "1.66 kB"),
+        (words.size(5.5e20), "550,000 PB"),
+        (words.percent(0.343), "34.3 %"),
+        (words.signed_percent(-0.03), "−3.0 %"),
+        (words.plural(1, "rank"), "1 rank"),
+        (words.plural(1200, "rank"), "1,200 ranks"),
+        (words.shorten("abcdef", 4), "abc…"),
+    ],
+)
+def test_words(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_money_is_allocated_hours_times_prices_by_rank_and_by_node(run: Run) -> None:
+    spent = spending(run)
+    assert spent is not None
+    assert spent.seconds == pytest.approx(10 + 20)  # the failed start is paid for as well
+    by_pool = {pool.pool: pool for pool in spent.pools}
+    assert by_pool["cpu"].money == pytest.approx(30 / 3600 * 3 * 0.04)  # three ranks
+    assert by_pool["gpu"].money == pytest.approx(30 / 3600 * 1 * 2.42)  # one node
+    assert spent.money == pytest.approx(sum(pool.money for pool in spent.pools))
+    assert by_pool["gpu"].node_hours == pytest.approx(30 / 3600)
+
+
+def test_money_without_history_counts_training_and_says_so(run_dir: RunDir) -> None:
+    run_dir.history.unlink()
+    spent = spending(read_run(run_dir))
+    assert spent is not None
+    assert spent.seconds == pytest.approx(16.1)
+    assert "training only" in spent.source
+
+
+def test_a_start_without_an_end_lasts_until_it_was_last_heard_of() -> None:
+    events = [event for event in history() if event["event"] != "end"]
+    first, second = attempts(events)
+    assert (first.seconds, first.code) == (9, None)
+    assert (second.began, second.seconds, second.code) == (EPOCH + 12, 0, None)
+
+
+def test_times_may_be_written_as_text() -> None:
+    events = [
+        {"event": "start", "time": "2026-09-21T14:13:20+00:00"},
+        {"event": "end", "time": "2026-09-21T14:14:20Z", "exit_code": 3},
+    ]
+    (only,) = attempts(events)
+    assert (only.seconds, only.code) == (60, 3)
+
+
+def test_time_that_no_phase_claims_is_other(run: Run) -> None:
+    bars = rank_times(run)
+    for bar, rank in zip(bars, summary()["ranks"], strict=True):
+        assert sum(bar.seconds.values()) == pytest.approx(16.1)
+        assert bar.seconds[OTHER] == pytest.approx(16.1 - sum(rank["seconds"].values()))
+        assert list(bar.seconds)[-1] == OTHER
+    assert bars[0].busy == pytest.approx((3.2 + 4.9 + 0.8 + 0.9) / 16.1)
+    names = legend(bars)
+    assert len(names) == len(set(names))
+    assert names.index("push") < names.index("wait gradients") < names.index(OTHER)
+
+
+def test_stages_are_judged_by_their_busiest_rank(run_dir: RunDir) -> None:
+    data = summary()
+    data["ranks"][1]["seconds"] = {"pull": 12.2, "wait gradients": 99.0}
+    run_dir.summary.write_text(json.dumps(data))
+    first, *_, last = stage_times(read_run(run_dir))
+    assert first.measured == pytest.approx(12.2 / 244)
+    assert first.predicted is not None
+    assert first.error == pytest.approx(12.2 / 244 / first.predicted - 1)
+    assert (first.binds, last.binds) == (False, True)
+
+
+def test_every_byte_is_counted_once(run: Run) -> None:
+    sent = sum(
+        amount
+        for rank in summary()["ranks"]
+        for peers in rank["bytes_sent"].values()
+        for amount in peers.values()
+    )
+    found = flows(run)
+    assert sum(flow.total_bytes for flow in found) == pytest.approx(sent)
+    assert [flow.total_bytes for flow in found] == sorted(
+        (flow.total_bytes for flow in found), reverse=True
+    )
+    heaviest = found[0]
+    assert (heaviest.source, heaviest.target) == ("stage 0 (cpu)", "stage 1 (gpu)")
+    assert heaviest.crosses_pools
+    assert heaviest.bytes_per_sample == pytest.approx(2 * 8.3e8 / 999_424)
+    assert heaviest.messages_per_batch == pytest.approx(8)
+
+
+def test_choices_are_sorted_and_the_floor_decides(run_dir: RunDir) -> None:
+    data = planning()
+    slow = json.loads(json.dumps(data["alternatives"][1]))
+    slow["scheduler"] = "slow"
+    slow["plan"]["estimate"] |= {"money": 0.0001, "samples_per_second": 49_000.0}
+    data["alternatives"].append(slow)
+    run_dir.schedulers.write_text(json.dumps(data))
+    rows = choices(read_run(run_dir))
+    assert [row.scheduler for row in rows] == [
+        "rl", "greedy", "heuristic", "gpu-only", "slow", "cpu-only",
+    ]  # fmt: skip
+    assert [row.is_chosen for row in rows] == [True, False, False, False, False, False]
+    assert not rows[4].meets_floor
+    assert rows[1].gap == pytest.approx(0.0027 / 0.00201 - 1)
+    assert rows[5].money is None
+
+
+def test_prediction_error_is_relative_to_the_prediction(run: Run) -> None:
+    assert prediction_error(run) == pytest.approx(62 / 61 - 1)
