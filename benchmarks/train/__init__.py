@@ -1,0 +1,1 @@
+"""Training throughput against rivals: `python -m benchmarks.train`."""

@@ -1,0 +1,100 @@
+"""heterps_hpc itself on a workload, by the trainer's own code.
+
+    mpirun -n N python -m mpi4py -m benchmarks.train.ours WORKLOAD_JSON DATA STAGES MICRO STALENESS
+
+STAGES is e.g. `all:2` (one stage of two ranks) or `embedding:1,rest:1`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from mpi4py import MPI
+
+from benchmarks.train.workload import Workload
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.config import Job
+from heterps_hpc.dataset import Dataset
+from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.models import build_model
+from heterps_hpc.runtime.train import Trainer
+
+
+def make_job(work: Workload, data: Path, micro_batches: int, staleness: int) -> Job:
+    """The workload as a job."""
+    return Job.parse(
+        {
+            "name": work.name,
+            "model": {"name": "ctrdnn", "embedding_dim": work.dim, "hidden": list(work.hidden)},
+            "data": {"train": str(data)},
+            "train": {
+                "batch_size": work.batch_size,
+                "micro_batches": micro_batches,
+                "staleness": staleness,
+                "steps": work.num_steps,
+                "metrics_every": 10**9,
+                "sparse": {"optimizer": "adagrad_rowwise", "lr": work.sparse_lr},
+                "dense": {"optimizer": "adagrad", "lr": work.dense_lr},
+            },
+        },
+        "benchmark",
+    )
+
+
+def make_layout(job: Job, stages: str) -> Layout:
+    """Stages of one pool each, as the argument says."""
+    model = build_model(job.model, Dataset.open(job.data.train).manifest)
+    names = [layer.name for layer in model.layers]
+    found = []
+    for number, text in enumerate(stages.split(",")):
+        what, _, ranks = text.partition(":")
+        mine = {"all": names, "embedding": names[:1], "rest": names[1:]}[what]
+        found.append(Stage(pool=f"pool{number}", layers=tuple(mine), num_ranks=int(ranks)))
+    pools = [
+        {"name": stage.pool, "price_per_hour": 1, "max_ranks": 99, "cores_per_node": 99}
+        for stage in found
+    ]
+    cluster = Cluster.parse({"pools": pools}, "benchmark")
+    return bind_plan(tuple(found), model=model, cluster=cluster, job=job.name, num_partitions=64)
+
+
+class TimedTrainer(Trainer):
+    """A trainer that starts its clock after the warm-up."""
+
+    timed_from = 0
+    timed_seconds = 0.0
+
+    def _one_step(self, step: int) -> None:
+        if step == self.timed_from:
+            self.watch.restart()
+            self.timed_started = time.perf_counter()
+        super()._one_step(step)
+        self.timed_seconds = (
+            time.perf_counter() - self.timed_started if step >= self.timed_from else 0.0
+        )
+
+
+def main() -> None:
+    """Train and print the rate of the whole job, and where the time went."""
+    work = Workload.from_json(sys.argv[1])
+    torch.set_num_threads(1)
+    job = make_job(work, Path(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5]))
+    trainer = TimedTrainer(MPI.COMM_WORLD, job, make_layout(job, sys.argv[3]))
+    trainer.timed_from = work.warmup_steps
+    trainer.run()
+    rate = work.batch_size * work.timed_steps / trainer.timed_seconds
+    phases = {name: 1e3 * s / work.timed_steps for name, s in trainer.watch.seconds.items()}
+    gathered = MPI.COMM_WORLD.gather((trainer.world.entry.role, rate, phases))
+    if gathered is not None:
+        slowest = min(rate for _, rate, _ in gathered)
+        facts = {"samples_per_second": slowest, "milliseconds": [[r, p] for r, _, p in gathered]}
+        print(json.dumps(facts))
+    trainer.close()
+
+
+if __name__ == "__main__":
+    main()
