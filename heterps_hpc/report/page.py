@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -48,6 +49,11 @@ _OUTCOMES = {
 
 def render(run: Run) -> str:
     """The page."""
+    return _environment().get_template("page.html.j2").render(_context(run))
+
+
+@cache
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("heterps_hpc.report", "."),
         autoescape=True,
@@ -66,7 +72,7 @@ def render(run: Run) -> str:
         moment=moment,
         outcome=outcome_words,
     )
-    return environment.get_template("page.html.j2").render(_context(run))
+    return environment
 
 
 def _context(run: Run) -> dict[str, Any]:
