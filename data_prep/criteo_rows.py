@@ -78,7 +78,7 @@ def _find_fields(text: bytes) -> Fields | None:
     starts = np.empty_like(ends)
     starts[1:] = ends[:-1]
     starts[0, 1:] = ends[-1, :-1]
-    starts[0, 0] = swar.PADDING - 1
+    starts[0, :1] = swar.PADDING - 1
     starts += 1
     return Fields(room, starts, ends)
 

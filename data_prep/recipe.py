@@ -197,7 +197,8 @@ def _numbers(column: Any) -> NDArray[np.float64]:
 
 
 def _dense(column: Any, spec: DenseColumn) -> NDArray[np.float32]:
-    numbers = np.nan_to_num(_numbers(column), nan=0.0)
+    numbers = _numbers(column)
+    numbers = np.where(np.isnan(numbers), 0.0, numbers)
     if not np.isfinite(numbers).all():
         raise BadColumn(f"{spec.column}: expected a finite number")
     if spec.transform == "log":

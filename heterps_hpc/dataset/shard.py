@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from heterps_hpc.dataset import shardfile
 from heterps_hpc.dataset.columns import Rows, check_rows
 from heterps_hpc.dataset.manifest import FORMAT, VERSION, Compression, FileSpec, Schema, ShardSpec
 from heterps_hpc.dataset.mixing import seed_of
+from heterps_hpc.dataset.sink import Sink
 from heterps_hpc.dataset.sketch import Cardinality, KeySample
 from heterps_hpc.errors import UserError
 
@@ -79,7 +80,8 @@ class ShardWriter:
         self._partial = path.with_name(f".{path.name}.partial")
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = h5py.File(self._partial, "w", libver=shardfile.LIBVER)
+            self._sink = Sink(self._partial)
+            self._file = h5py.File(self._sink, "w", libver=shardfile.LIBVER)
             self._datasets = {column.path: self._create(column) for column in self._columns}
 
     def _create(self, column: shardfile.Column) -> Any:
@@ -112,6 +114,7 @@ class ShardWriter:
         written = rows.cut(0, cut)
         with disk_errors(self.path):
             self._write(written)
+            self._sink.check()
 
     def _write(self, rows: Rows) -> None:
         for path, data in (
@@ -172,6 +175,8 @@ class ShardWriter:
                 }
             )
             self._file.close()
+            self._sink.check()
+            self._sink.close()
             told = settle(self._partial, self.path)
         content = xxhash.xxh3_128()
         for column in self._columns:
@@ -180,8 +185,8 @@ class ShardWriter:
 
     def abort(self) -> None:
         """Drop what was written."""
-        with suppress(OSError, RuntimeError):  # a full disk fails the close as well
-            self._file.close()
+        self._file.close()
+        self._sink.close()
         self._partial.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
@@ -225,13 +230,10 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise UserError(
             f"{path}: no permission to write there; choose another output directory"
         ) from error
-    except (OSError, RuntimeError) as error:
-        # HDF5 wraps the system's error in a text of its own
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        if full or "No space left" in str(error) or "errno = 28" in str(error):
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise UserError(
-                f"{path}: the disk is full; free some space and run again: finished shards are kept"
+                f"{path}: the disk is full ({error.strerror}); free some space and run again: "
+                "finished shards are kept"
             ) from error
-        if isinstance(error, OSError):
-            raise UserError(f"{path}: cannot write it: {error}") from error
-        raise
+        raise UserError(f"{path}: cannot write it: {error}") from error

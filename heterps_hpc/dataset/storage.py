@@ -48,6 +48,8 @@ class ShardFile:
             if not self._datasets:
                 self._file.close()
                 self._file = None
+            else:
+                self._hdf5_descriptor: int = self._file.id.get_vfd_handle()
         except BaseException:
             self.close()
             raise
@@ -130,6 +132,17 @@ class ShardFile:
                 raise UserError(f"{self.path}: ends early; it was cut off while being read")
             view, offset = view[count:], offset + count
 
+    def abandon(self) -> None:
+        """Let go of a file that belongs to the process which forked this one."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self._file is not None:
+            # HDF5 will close its descriptor one day: leave it one that does no harm
+            nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            os.dup2(nothing, self._hdf5_descriptor, inheritable=False)
+            os.close(nothing)
+
     def close(self) -> None:
         """Let go of the file."""
         if self._descriptor >= 0:
@@ -150,15 +163,14 @@ def _chunk_addresses(dataset: Any, block_rows: int) -> NDArray[np.int64]:
     return addresses
 
 
-def _drop_descriptors() -> None:
-    # in the child of a fork: the parent's files are not ours to read
+def _drop_parents_files() -> None:
+    """In the child of a fork: let go of the parent's files."""
     for shard in list(_open_files):
-        if shard._descriptor >= 0:
-            os.close(shard._descriptor)
-            shard._descriptor = -1
+        shard.abandon()
+    _open_files.clear()
 
 
-os.register_at_fork(after_in_child=_drop_descriptors)
+os.register_at_fork(after_in_child=_drop_parents_files)
 
 
 class Storage:

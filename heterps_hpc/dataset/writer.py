@@ -30,6 +30,7 @@ from heterps_hpc.dataset.shard import (
     disk_errors,
     settle,
 )
+from heterps_hpc.dataset.sink import Sink
 from heterps_hpc.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -184,9 +185,12 @@ def finish(
 def _write_key_samples(path: Path, stats: ShardStats) -> FileSpec:
     partial = path / f".{KEY_SAMPLE_FILE}.partial"
     with disk_errors(partial):
-        with h5py.File(partial, "w", libver=shardfile.LIBVER) as file:
+        sink = Sink(partial)
+        with h5py.File(sink, "w", libver=shardfile.LIBVER) as file:
             for slot, sample in stats.samples.items():
                 keys: np.ndarray[Any, Any] = sample.result()
                 packed = {"compression": "lzf"} if len(keys) else {}
                 file.create_dataset(slot, data=keys, **packed)
+        sink.check()
+        sink.close()
         return settle(partial, path / KEY_SAMPLE_FILE)
