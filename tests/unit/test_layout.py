@@ -1,0 +1,140 @@
+"""Layouts: ranks numbered by component, every partition held once, contradictions refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.errors import UserError
+from heterps_hpc.layout import Layout, Stage, bind_plan, deal_shards
+from heterps_hpc.model import Layer, Lookup, Model, TableSpec, embedding
+
+CLUSTER = Cluster.parse(
+    {
+        "pools": [
+            {"name": "cpu", "price_per_hour": 1, "max_ranks": 4, "cores_per_node": 2},
+            {"name": "gpu", "price_per_hour": 2, "max_ranks": 2, "cores_per_node": 2},
+        ]
+    },
+    "cluster.yaml",
+)
+
+
+def dense(name: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> Layer:
+    return Layer(name, "fc", reads, writes, make=object)
+
+
+def tower(num_slots: int = 3) -> Model:
+    lookups = [Lookup(f"s{i}", f"t{i}", "embedded") for i in range(num_slots)]
+    return Model(
+        "tower",
+        (
+            embedding("embedding", lookups),
+            dense("fc", ("embedded", "dense"), ("hidden",)),
+            dense("top", ("hidden", "label"), ("score", "loss")),
+        ),
+        tuple(TableSpec(f"t{i}", 4) for i in range(num_slots)),
+    )
+
+
+def stages(*parts: tuple[str, tuple[str, ...], int]) -> tuple[Stage, ...]:
+    return tuple(Stage(pool=p, layers=names, num_ranks=k) for p, names, k in parts)
+
+
+def bind(plan: tuple[Stage, ...], model: Model | None = None) -> Layout:
+    return bind_plan(plan, model=model or tower(), cluster=CLUSTER, job="job", num_partitions=8)
+
+
+def test_a_pool_used_twice_is_one_component() -> None:
+    layout = bind(stages(("cpu", ("embedding",), 2), ("gpu", ("fc",), 1), ("cpu", ("top",), 1)))
+    assert [(c.pool, c.first_rank, c.num_ranks) for c in layout.components] == [
+        ("cpu", 0, 3),
+        ("gpu", 3, 1),
+    ]
+    assert [entry.stage for entry in layout.ranks] == [0, 0, 2, 1]
+    assert [entry.role for entry in layout.ranks] == ["sparse", "sparse", "dense", "dense"]
+    assert layout.components[0].num_nodes == 2
+
+
+def test_round_trip_through_json(tmp_path: Path) -> None:
+    layout = bind(stages(("cpu", ("embedding", "fc"), 2), ("gpu", ("top",), 2)))
+    layout.save(tmp_path / "layout.json")
+    assert Layout.load(tmp_path / "layout.json") == layout
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.01, 100), max_size=8),
+    st.integers(1, 9),
+    st.integers(1, 16),
+)
+def test_every_partition_is_dealt_exactly_once(
+    loads: dict[str, float], num_ranks: int, num_partitions: int
+) -> None:
+    dealt = deal_shards(loads, num_ranks, num_partitions)
+    held = sorted(
+        (shard.table, partition)
+        for shards in dealt
+        for shard in shards
+        for partition in range(shard.first_partition, shard.last_partition)
+    )
+    assert held == sorted((table, p) for table in loads for p in range(num_partitions))
+
+
+def test_equal_tables_stay_whole_and_a_giant_is_cut() -> None:
+    whole = deal_shards({f"t{i}": 1.0 for i in range(6)}, 3, 64)
+    assert [len(shards) for shards in whole] == [2, 2, 2]
+    cut = deal_shards({"giant": 10.0, "dwarf": 1.0}, 2, 64)
+    assert sum(shard.table == "giant" for shards in cut for shard in shards) == 2
+
+
+def test_a_plan_beyond_a_pool_is_refused() -> None:
+    with pytest.raises(UserError, match="room for 2 ranks, the plan wants 3"):
+        bind(stages(("cpu", ("embedding",), 1), ("gpu", ("fc", "top"), 3)))
+
+
+def test_a_layout_of_another_model_is_refused() -> None:
+    layout = bind(stages(("cpu", ("embedding", "fc", "top"), 1)))
+    with pytest.raises(UserError, match="plan again"):
+        layout.check_model(tower(num_slots=4))
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (lambda d: d["ranks"].reverse(), "in order"),
+        (lambda d: d["components"][0].update(num_ranks=5), "components cover"),
+        (lambda d: d["stages"][0].update(num_ranks=2), "stage 0 needs 2 ranks"),
+        (lambda d: d["ranks"][1].update(component=0), "component of pool"),
+        (lambda d: d.update(version=9), "version"),
+        (lambda d: d.pop("ranks"), "missing"),
+    ],
+)
+def test_a_damaged_layout_is_refused(tmp_path: Path, damage: object, word: str) -> None:
+    layout = bind(stages(("cpu", ("embedding",), 1), ("gpu", ("fc", "top"), 1)))
+    data = json.loads(layout.to_json())
+    damage(data)  # type: ignore[operator]
+    path = tmp_path / "layout.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match=word):
+        Layout.load(path)
+
+
+@pytest.mark.parametrize(
+    ("layers", "word"),
+    [
+        ((dense("a", ("nothing",), ("score", "loss")),), "no earlier layer writes"),
+        ((dense("a", ("dense",), ("score", "loss", "spare")),), "never read"),
+        ((dense("a", ("dense",), ("score",)),), "no layer writes 'loss'"),
+        (
+            (embedding("e", [Lookup("s", "none", "x")]), dense("a", ("x",), ("score", "loss"))),
+            "no table",
+        ),
+        ((dense("a", ("dense",), ("loss",)), dense("a", ("dense",), ("score",))), "two layers"),
+    ],
+)
+def test_models_that_are_wired_wrongly_are_refused(layers: tuple[Layer, ...], word: str) -> None:
+    with pytest.raises(UserError, match=word):
+        Model("wrong", layers, ())

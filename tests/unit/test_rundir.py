@@ -1,0 +1,43 @@
+"""Run directories: one run at a time, whole files, clear refusals."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from heterps_hpc.errors import UserError
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.values import write_atomically
+
+
+def test_a_second_run_is_refused_while_the_first_holds_the_directory(tmp_path: Path) -> None:
+    directory = RunDir(tmp_path / "run").create()
+    with directory.hold(), pytest.raises(UserError, match="another run"), directory.hold():
+        pass
+    with directory.hold():
+        pass
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(UserError, match="--run-dir"):
+        RunDir(tmp_path / "run").create()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_files_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "file", "text")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
