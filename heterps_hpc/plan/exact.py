@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,8 +31,8 @@ from heterps_hpc.plan.cost import (
     within_limits,
 )
 from heterps_hpc.plan.labels import Bounds, Incumbent, Outcome, search_labels
-from heterps_hpc.plan.paths import Options, Ways, least_ways, make_options, shortest_path
-from heterps_hpc.plan.problem import Bools, Floats, Problem
+from heterps_hpc.plan.paths import Options, Run, Ways, least_ways, make_options, shortest_path
+from heterps_hpc.plan.problem import Floats, Problem
 
 Objective = Literal["money", "seconds"]
 RELATIVE_TOLERANCE = 1e-9
@@ -53,17 +54,18 @@ def solve(
     table: StageTable,
     *,
     objective: Objective = "money",
-    allowed: Bools | None = None,
+    runs: Sequence[Run] | None = None,
     seconds: float = math.inf,
     start: tuple[Choice, ...] | None = None,
 ) -> Solution:
-    """The best plan over all placements (or those of `allowed`, per pair and pool)."""
+    """The best plan over all placements, or over the rank counts of the given stages."""
     deadline = time.monotonic() + seconds
-    options = make_options(table, allowed)
+    options = make_options(table, runs)
     incumbent = Incumbent(table.problem, objective == "money")
     if start is not None:
         offer(table, incumbent, start)
-    _first_plans(table, options, incumbent)
+    if incumbent.choices is None or runs is None:
+        _first_plans(table, options, incumbent)
     if objective == "seconds" or incumbent.choices is None:
         fastest = Incumbent(table.problem, with_money=False)
         if incumbent.choices is not None:

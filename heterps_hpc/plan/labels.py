@@ -97,8 +97,9 @@ class Bounds:
     def _least(self, both: Floats, e: Floats, c: Floats, most: Floats, ahead: Floats) -> Floats:
         """The least objective given least totals; infinite where no plan of the interval is left.
 
-        T(x) ≥ (both − λx)/m + (1 − 1/m)·M is linear in x = C, so T(x)·x is concave and least at
-        an end of the interval; the other bounds on T do not fall with x.
+        T(x) ≥ (both − λx)/m + (1 − 1/m)·M falls with x = C, so its product with x is concave and
+        least at an end; the other bounds on T do not depend on x, so theirs grows. The larger of
+        the two is least at an end of the interval or where they meet.
         """
         m = self.problem.micro_batches
         drain = (1 - 1 / m) * most if m > 1 else np.zeros(1)
@@ -107,11 +108,25 @@ class Bounds:
             return np.where(floor_t <= self.longest * (1 + 1e-12), floor_t, np.inf)
         high = self.high
         low = np.minimum(np.maximum(self.low, c), high)
-        at_high = np.maximum((both - self.price * high) / m + drain, floor_t)
-        at_low = (both - self.price * low) / m + drain
-        least = np.maximum(np.minimum(at_low * low, at_high * high), floor_t * low)
+        with np.errstate(invalid="ignore"):  # infinite where no path is left; dropped below
+            least, at_high = self._least_product(both, floor_t, drain, low)
         possible = (c <= high * (1 + 1e-12)) & (at_high <= self.longest * (1 + 1e-12))
         return np.where(possible, least, np.inf)
+
+    def _least_product(
+        self, both: Floats, floor_t: Floats, drain: Floats, low: Floats
+    ) -> tuple[Floats, Floats]:
+        """The least T(x)·x of the interval, and T at its upper end."""
+        m = self.problem.micro_batches
+        high = np.full_like(low, self.high)
+        meeting = np.clip((both + m * (drain - floor_t)) / self.price, low, high)
+
+        def seconds(x: Floats) -> Floats:
+            return np.maximum((both - self.price * x) / m + drain, floor_t)
+
+        least = np.minimum(seconds(low) * low, seconds(meeting) * meeting)
+        at_high = seconds(high)
+        return np.minimum(least, at_high * high), at_high
 
 
 @dataclass

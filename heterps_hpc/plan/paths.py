@@ -6,12 +6,15 @@ A plan is a path over positions 0 … L in the list of layers; an option is an e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from heterps_hpc.plan.cost import StageTable
-from heterps_hpc.plan.problem import Bools, Floats, Ints
+from heterps_hpc.plan.problem import Floats, Ints
+
+Run = tuple[int, int, int]  # first layer, last layer, pool
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,25 +49,29 @@ class Options:
         return out
 
 
-def make_options(table: StageTable, allowed: Bools | None = None) -> Options:
-    """Options that fit, meet the floor, and are not slower than one with fewer ranks."""
-    et = np.where(
-        table.fits & (table.problem.longest_batch * (1 + 1e-12) >= table.ET), table.ET, np.inf
-    )
-    if allowed is not None:
-        et = np.where(allowed[:, :, None], et, np.inf)
-    fastest_so_far = np.minimum.accumulate(et, axis=2)
-    before = np.concatenate(
-        [np.full((*et.shape[:2], 1), np.inf), fastest_so_far[:, :, :-1]], axis=2
-    )
-    pair, pool, column = np.nonzero(et < before)
-    seconds = et[pair, pool, column]
+def make_options(table: StageTable, runs: Sequence[Run] | None = None) -> Options:
+    """Options that fit, meet the floor, and are not slower than one with fewer ranks.
+
+    All stages, or only those given as (first, last, pool).
+    """
+    num_pools = table.problem.num_pools
+    if runs is None:
+        pairs = np.repeat(np.arange(len(table.pairs)), num_pools)
+        pools = np.tile(np.arange(num_pools), len(table.pairs))
+    else:
+        pairs = np.array([table.pair_index[first, last] for first, last, _ in runs])
+        pools = np.array([pool for _, _, pool in runs])
+    et = table.ET[pairs, pools]
+    valid = table.fits[pairs, pools] & (et <= table.problem.longest_batch * (1 + 1e-12))
+    et = np.where(valid, et, np.inf)
+    fastest_so_far = np.minimum.accumulate(et, axis=1)
+    before = np.concatenate([np.full((len(et), 1), np.inf), fastest_so_far[:, :-1]], axis=1)
+    row, column = np.nonzero(et < before)
+    pair, pool, seconds = pairs[row], pools[row], et[row, column]
     joins = table.in_sum[pair]
-    group = pair * table.problem.num_pools + pool
-    starts = np.flatnonzero(np.diff(group, prepend=-1))
     return Options(
         num_layers=table.problem.num_layers,
-        num_pools=table.problem.num_pools,
+        num_pools=num_pools,
         pair_index=table.pair_index,
         pair=pair,
         first=table.pairs[pair, 0],
@@ -76,7 +83,7 @@ def make_options(table: StageTable, allowed: Bools | None = None) -> Options:
         M=np.where(joins, seconds, 0.0),
         X=np.where(joins, 0.0, seconds),
         c=table.rate[pool, column],
-        starts=starts,
+        starts=np.flatnonzero(np.diff(row, prepend=-1)),
     )
 
 

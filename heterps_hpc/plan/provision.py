@@ -1,0 +1,61 @@
+"""Ranks for a placement: the integers of least money, and the paper's two static rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heterps_hpc.plan.cost import Choice, StageTable, batch_seconds, stages_of, within_limits
+from heterps_hpc.plan.exact import Solution, solve
+
+# StaPSRatio: ranks that serve tables per rank that computes dense layers
+PARAMETER_SERVERS_PER_WORKER = 4
+
+
+def provision(
+    table: StageTable,
+    placement: Sequence[int],
+    seconds: float = 5.0,
+    start: tuple[Choice, ...] | None = None,
+) -> Solution:
+    """The integer ranks of least money; exact unless time runs out."""
+    return solve(table, runs=stages_of(placement), seconds=seconds, start=start)
+
+
+def static_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:
+    """StaRatio: as many ranks in every stage, as few as meet the floor."""
+    runs = stages_of(placement)
+    return _first_valid(table, runs, [1] * len(runs))
+
+
+def static_server_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:
+    """StaPSRatio: stages with tables get a fixed multiple of the ranks of the others."""
+    runs = stages_of(placement)
+    embeds = table.problem.layers.is_embedding
+    ratio = [
+        PARAMETER_SERVERS_PER_WORKER if embeds[first : last + 1].any() else 1
+        for first, last, _ in runs
+    ]
+    return _first_valid(table, runs, ratio)
+
+
+def _first_valid(
+    table: StageTable, runs: list[tuple[int, int, int]], ratio: list[int]
+) -> tuple[Choice, ...] | None:
+    """The smallest n with n·ratio ranks per stage that is valid; a full pool caps its stages."""
+    problem = table.problem
+    for n in range(1, int(problem.pools.limit.max()) + 1):
+        ranks = [
+            int(table.ranks[np.searchsorted(table.ranks, min(n * r, problem.pools.limit[run[2]]))])
+            for r, run in zip(ratio, runs, strict=True)
+        ]
+        choices = tuple(Choice(*run, k) for run, k in zip(runs, ranks, strict=True))
+        cells = [(table.pair(c), c.pool, table.column(c.ranks)) for c in choices]
+        if not within_limits(problem, choices) or not all(table.fits[cell] for cell in cells):
+            continue
+        et = [float(table.ET[cell]) for cell in cells]
+        seconds = batch_seconds(problem, et, [bool(table.in_sum[cell[0]]) for cell in cells])
+        if seconds <= problem.longest_batch * (1 + 1e-12):
+            return choices
+    return None
