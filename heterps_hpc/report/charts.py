@@ -181,11 +181,13 @@ def _learning(run: Run) -> Painter | None:
 def _series(
     run: Run, kind: str, value: Callable[[Metric], float | None]
 ) -> list[tuple[int, float]]:
-    return [
-        (metric.step, number)
+    """Values by step; a resumed run repeats some steps, and its last word counts."""
+    found = {
+        metric.step: number
         for metric in run.metrics
         if metric.kind == kind and (number := value(metric)) is not None
-    ]
+    }
+    return sorted(found.items())
 
 
 def _curve(

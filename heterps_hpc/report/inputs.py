@@ -64,7 +64,7 @@ def read_run(run_dir: RunDir) -> Run:
     if not run_dir.path.is_dir():
         raise UserError(f"{run_dir.path}: no such run directory; give the one that `run` printed")
     run = Run(run_dir.path)
-    run.job = _noun(run, run_dir.job, Job.load, "the job is unknown")
+    run.job = _noun(run, run_dir.job, Job.parse_saved, "the job is unknown")
     run.cluster = _noun(run, run_dir.cluster, Cluster.load, "no prices: money is left out")
     run.layout = _noun(run, run_dir.layout, Layout.load, "no plan to show; `heterps plan` makes it")
     run.profile = _noun(run, run_dir.profile, Profile.load, "sizes of tensors are left out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -109,6 +110,7 @@ def _context(run: Run) -> dict[str, Any]:
         "attempts": spending.attempts(run.events),
         "events": [_event(event) for event in run.events[-_EVENTS_SHOWN:]],
         "evaluation": evaluation(run),
+        "tables": tables_words(run),
         "charts": {name: drawn.get(name) for name in charts.NAMES},
         "has_charts": has_charts,
         "job_text": run.job.to_json() if run.job else "",
@@ -216,6 +218,30 @@ def evaluation(run: Run) -> list[tuple[str, str]]:
         for key, label in names.items()
         if isinstance(values.get(key), int | float)
     ]
+
+
+def tables_words(run: Run) -> str:
+    """What the tables hold, and what they turned away or forgot."""
+    held = [
+        (name, stats)
+        for rank in (run.summary.ranks if run.summary else ())
+        for name, stats in rank.tables.items()
+    ]
+    if not held:
+        return ""
+    total: Counter[str] = Counter()
+    for _, stats in held:
+        total.update(stats)
+    num_tables = len({name for name, _ in held})
+    text = f"{words.plural(num_tables, 'table')} hold {words.count(total['rows'])} rows"
+    notes = {
+        "cold": "on disk",
+        "evicted": "evicted",
+        "rejected": "look-ups of keys not admitted",
+        "nonfinite_skipped": "updates skipped as not finite",
+    }
+    extra = [f"{words.count(total[key])} {note}" for key, note in notes.items() if total[key]]
+    return ", ".join([text, *extra]) + "."
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ COLOURS = {
     "wait gradients": "#c1c7d1",
     OTHER: "#e6e8ec",
 }
+_BESIDE_TRAINING = ("evaluate", "save", "checkpoint")
 _SPARE = ("#8a6d3b", "#6b8e23", "#b05aa8", "#3a8fb7", "#a0522d", "#7f8c3d")
 
 
@@ -45,9 +46,13 @@ def is_wait(phase: str) -> bool:
     return phase.startswith("wait") or phase == OTHER
 
 
-def busy_seconds(rank: RankRecord) -> float:
-    """Seconds in which a rank worked."""
-    return sum(seconds for phase, seconds in rank.seconds.items() if not is_wait(phase))
+def training_seconds(rank: RankRecord) -> float:
+    """Seconds in which a rank worked on batches: what the plan predicts."""
+    return sum(
+        seconds
+        for phase, seconds in rank.seconds.items()
+        if not is_wait(phase) and phase not in _BESIDE_TRAINING
+    )
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def stage_times(run: Run) -> list[StageTime]:
     worked: dict[int, float] = defaultdict(float)
     steps = run.summary.steps if run.summary else 0
     for rank in run.summary.ranks if run.summary and steps else ():
-        worked[rank.stage] = max(worked[rank.stage], busy_seconds(rank) / steps)
+        worked[rank.stage] = max(worked[rank.stage], training_seconds(rank) / steps)
     rows = []
     for index, stage in enumerate(run.layout.stages):
         estimate = estimates[index] if index < len(estimates) else None

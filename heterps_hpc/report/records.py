@@ -32,6 +32,7 @@ class RankRecord(Record):
     seconds: dict[str, float] = Field(default_factory=dict)
     bytes_sent: Counts = Field(default_factory=dict)
     messages_sent: Counts = Field(default_factory=dict)
+    tables: dict[str, dict[str, float]] = Field(default_factory=dict)  # table → count → number
 
 
 class Summary(Record):

@@ -196,6 +196,7 @@ def summary() -> dict[str, Any]:
             "component": 0,
             "host": "c1",
             "seconds": seconds,
+            "tables": {f"t{rank}": {"rows": 1500, "evicted": 20}} if stage == 0 else {},
             "bytes_sent": {"ROWS" if stage == 0 else "ACTIVATION_GRADIENTS": {peer: 8.3e8}},
             "messages_sent": {"ROWS" if stage == 0 else "ACTIVATION_GRADIENTS": {peer: 976}},
         }

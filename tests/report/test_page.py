@@ -59,6 +59,7 @@ def test_says_what_a_reader_came_for(whole: RunDir) -> None:
         "horovod",
         "It was started 2 times",
         "failed: a rank or a node died (exit code 4)",
+        "2 tables hold 3,000 rows, 40 evicted.",
         "123 kB",  # the checkpoint
         "no plan reaches 50,000 samples/s",
         "worked 82 % of the time: 48 % backward and 25 % forward",
