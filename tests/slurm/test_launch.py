@@ -46,6 +46,14 @@ def test_three_components_are_one_world(slurm: SlurmClient, tmp_path: Path) -> N
     assert seen == [(3, 0, "c"), (3, 1, "g"), (3, 2, "m")]
 
 
+def test_nodes_whose_names_are_out_of_order(slurm: SlurmClient, tmp_path: Path) -> None:
+    """m1 comes before g1 in the layout, after it by name; without care MPICH hangs here."""
+    layout = make_layout(CLUSTER, ("big", 1), ("gpu", 2))
+    job = launch(slurm, tmp_path, layout, {"default": 0})
+    assert job.wait() == ExitCode.DONE, job.log()
+    assert [fact["node"][0] for fact in job.facts()] == ["m", "g", "g"]
+
+
 def test_pool_used_by_two_stages_is_one_plain_job(slurm: SlurmClient, tmp_path: Path) -> None:
     layout = make_layout(CLUSTER, ("cpu", 1), ("cpu", 1))
     job = launch(slurm, tmp_path, layout, {"default": 0})

@@ -62,6 +62,7 @@ def render(
         modules=site.modules,
         setup=site.setup,
         environment=variables,
+        flavour=flavour,
         srun=["srun", f"--mpi={site.srun_mpi or _PLUGIN[flavour]}", "--kill-on-bad-exit=1"],
         parts=_srun_parts(layout, cluster, job, run.path, python, program),
         history=run.history,
