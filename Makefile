@@ -22,7 +22,8 @@ PYTEST := $(PY) -m pytest
 CXX_FILES = $(shell git ls-files 'heterps_hpc/core/*.cpp' 'heterps_hpc/core/*.hpp' 'heterps_hpc/core/*.h')
 PY_PATHS := heterps_hpc data_prep tests benchmarks tools slurm examples setup.py
 comma := ,
-# run one stage of a target with a title and its time
+# run one stage of a target with a title and its time; its commands are joined by `;`, as the
+# shell, which stops at the first failure, would overlook one on the left of `&&`
 define stage
 	@printf '\n== %s\n' '$(1)'; began=$$SECONDS; $(2); printf '== %s: %d s\n' '$(1)' $$((SECONDS - began))
 endef
@@ -55,7 +56,7 @@ test: setup slurm-packages lint types ## everything that a change must pass
 
 .PHONY: lint
 lint: setup ## formatting and common mistakes, Python and C++
-	$(call stage,ruff,$(BIN)/ruff check $(wildcard $(PY_PATHS)) && $(BIN)/ruff format --check $(wildcard $(PY_PATHS)))
+	$(call stage,ruff,$(BIN)/ruff check $(wildcard $(PY_PATHS)); $(BIN)/ruff format --check $(wildcard $(PY_PATHS)))
 	$(if $(CXX_FILES),$(call stage,clang-format,$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)))
 
 .PHONY: format
@@ -66,7 +67,7 @@ format: setup ## write Python and C++ in the project's format
 
 .PHONY: types
 types: setup ## mypy, strict
-	$(call stage,mypy,$(BIN)/mypy --strict heterps_hpc $(wildcard data_prep) && $(BIN)/mypy --strict tools)
+	$(call stage,mypy,$(BIN)/mypy --strict heterps_hpc data_prep; $(BIN)/mypy --strict tools; $(BIN)/mypy --strict -p slurm.dev_cluster)
 
 .PHONY: test-equivalence
 test-equivalence: setup ## every layout against the oracle, the long form
@@ -86,7 +87,7 @@ SANITIZED := build/sanitize/lib
 sanitize: setup ## the core's tests with address and undefined-behaviour sanitizers
 	HETERPS_SANITIZE=address,undefined $(PY) setup.py -q build --build-lib $(SANITIZED) --force
 	$(call stage,sanitizers,export LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0; \
-	  PYTHONPATH=$(SANITIZED) $(PY) -P -c 'import heterps_hpc.core._core as c; assert "sanitize" in c.__file__$(comma) c.__file__' && \
+	  PYTHONPATH=$(SANITIZED) $(PY) -P -c 'import heterps_hpc.core._core as c; assert "sanitize" in c.__file__$(comma) c.__file__'; \
 	  $(BIN)/pytest -o pythonpath='$(SANITIZED) .' --timeout=600 tests/core)
 
 .PHONY: slurm-packages
