@@ -19,6 +19,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.begin import begin
+from heterps_hpc.runtime.preflight import preflight
 from heterps_hpc.runtime.saving import Saver
 from heterps_hpc.runtime.signals import StopFlag
 from heterps_hpc.runtime.summary import write_summary
@@ -62,6 +63,7 @@ def _run(comm: MPI.Intracomm, run_dir: RunDir, options: argparse.Namespace) -> E
     layout = Layout.load(run_dir.layout)
     _set_threads(layout, comm.rank)
     with StopFlag() as stop:
+        preflight(comm, layout, job, options.component, run_dir)
         trainer = Trainer(comm, job, layout, run_dir)
         try:
             return _train(trainer, run_dir, stop)

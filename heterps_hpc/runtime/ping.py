@@ -1,0 +1,81 @@
+"""A ping across every pair of components: does the network between the pools carry us at all?
+
+Posted and polled with a time limit, because a firewall between partitions shows itself as silence.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations
+
+import numpy as np
+from mpi4py import MPI
+
+from heterps_hpc.cluster import Link
+from heterps_hpc.errors import UserError
+from heterps_hpc.layout import Layout
+
+_LIMIT_SECONDS = 30.0
+_NUM_PINGS = 10
+_NUM_BLOCKS = 3
+_BLOCK_BYTES = 4 << 20
+
+
+class _NoAnswer(RuntimeError):
+    """The other side did not answer in time."""
+
+
+def ping_components(comm: MPI.Intracomm, layout: Layout) -> list[Link]:
+    """Latency and bandwidth between the first ranks of every two components, on those that lead.
+
+    A rank without an answer raises at once: where the network fails, so would a vote about it.
+    """
+    links = []
+    for a, b in combinations(layout.components, 2):
+        if comm.rank not in (a.first_rank, b.first_rank):
+            continue
+        leads = comm.rank == a.first_rank
+        peer = b.first_rank if leads else a.first_rank
+        try:
+            latency, speed = _measure(comm, peer, leads=leads)
+        except _NoAnswer:
+            raise UserError(
+                f"no answer within {_LIMIT_SECONDS:.0f} s from rank {peer} to rank {comm.rank}: "
+                f"the network between pools {a.pool!r} and {b.pool!r} does not carry MPI; check "
+                "firewalls, and choose the right interface for it in `site.environment`"
+            ) from None
+        if leads:
+            pools = (a.pool, b.pool)
+            links.append(
+                Link(pools=pools, latency_seconds=latency, bytes_per_second=speed, estimated=False)
+            )
+    return links
+
+
+def _measure(comm: MPI.Intracomm, peer: int, *, leads: bool) -> tuple[float, float]:
+    """Half a round trip in seconds, and bytes per second; both sides call it."""
+    small = np.zeros(8, dtype=np.uint8)
+    large = np.zeros(_BLOCK_BYTES, dtype=np.uint8)
+    _round_trip(comm, peer, small, leads)  # opens the connection
+    trips = [_round_trip(comm, peer, small, leads) for _ in range(_NUM_PINGS)]
+    blocks = [_round_trip(comm, peer, large, leads) for _ in range(_NUM_BLOCKS)]
+    return max(float(np.median(trips)) / 2, 1e-9), 2 * _BLOCK_BYTES / max(min(blocks), 1e-9)
+
+
+def _round_trip(comm: MPI.Intracomm, peer: int, buffer: np.ndarray, leads: bool) -> float:
+    started = time.perf_counter()
+    if leads:
+        _finish(comm.Isend(buffer, peer))
+        _finish(comm.Irecv(buffer, peer))
+    else:
+        _finish(comm.Irecv(buffer, peer))
+        _finish(comm.Isend(buffer, peer))
+    return time.perf_counter() - started
+
+
+def _finish(request: MPI.Request) -> None:
+    give_up = time.monotonic() + _LIMIT_SECONDS
+    while not request.Test():
+        if time.monotonic() > give_up:
+            raise _NoAnswer
+        time.sleep(0)
