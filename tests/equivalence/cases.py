@@ -12,6 +12,7 @@ from itertools import combinations, product
 from itertools import pairwise as neighbours
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job, ModelSpec
@@ -221,8 +222,13 @@ def pairwise(axes: dict[str, list[Any]] = AXES) -> list[Case]:
         values = {a: x, b: y}
         for name in names:
             if name not in values:
+                # ties go to a hash, so that what is left over falls on all values alike
                 values[name] = max(
-                    axes[name], key=lambda value: _gain(values, name, value, open_pairs, names)
+                    axes[name],
+                    key=lambda value: (
+                        _gain(values, name, value, open_pairs, names),
+                        crc32(repr((sorted(values.items()), name, value)).encode()),
+                    ),
                 )
         items = [(name, values[name]) for name in names]
         open_pairs -= set(combinations(items, 2))
