@@ -1,0 +1,151 @@
+"""`heterps measure`: a short training run of each pool at a few numbers of ranks, then the fit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+from heterps_hpc.cluster import Cluster, Pool
+from heterps_hpc.commands.prepare import model_of
+from heterps_hpc.config import Job
+from heterps_hpc.dataset import Dataset
+from heterps_hpc.errors import UserError
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.fit import fit_profile
+from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.measured import Measured
+from heterps_hpc.model import Model
+from heterps_hpc.profile import Profile
+from heterps_hpc.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "heterps_hpc.runtime.measure"
+
+
+def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> Profile:
+    """Times of every layer on every pool; pools with a data sheet are estimated from it."""
+    model = model_of(job, Dataset.open(job.data.train))
+    runs: list[Measured] = []
+    notes = [f"measured {time.strftime('%Y-%m-%d %H:%M')} on {os.uname().nodename} ({on})"]
+    for pool in cluster.pools:
+        if pool.data_sheet is not None:
+            continue
+        for num_ranks in rank_counts(job, pool, on):
+            began = time.monotonic()
+            runs.append(_measure_pool(job, cluster, model, pool, num_ranks, run_dir, on))
+            log.info(
+                "measured pool %s with %d rank%s in %.0f s: %.0f samples/s",
+                pool.name,
+                num_ranks,
+                "" if num_ranks == 1 else "s",
+                time.monotonic() - began,
+                job.train.batch_size / max(runs[-1].step_seconds, 1e-9),
+            )
+    sheets = [pool for pool in cluster.pools if pool.data_sheet is not None]
+    if not runs:
+        raise UserError(
+            "every pool has a `data_sheet`, so nothing is left to measure; measure at least one "
+            "pool, or plan from sheets alone with `heterps plan --profile`"
+        )
+    profile = fit_profile(cluster, runs, notes, one_machine=on == "local")
+    if sheets:
+        from heterps_hpc.plan.sheets import profile_from_sheets
+
+        profile = profile.merged(profile_from_sheets(profile, sheets))
+    return profile
+
+
+def rank_counts(job: Job, pool: Pool, on: str) -> list[int]:
+    """The numbers of ranks to try: the job's, as far as the pool (and this machine) allows."""
+    most = pool.rank_limit
+    if on == "local":
+        most = min(most, max(1, _local_cores() // pool.cores_per_rank))
+    return sorted({min(count, most) for count in job.measure.rank_counts})
+
+
+def _measure_pool(
+    job: Job,
+    cluster: Cluster,
+    model: Model,
+    pool: Pool,
+    num_ranks: int,
+    run_dir: RunDir,
+    on: str,
+) -> Measured:
+    index = [each.name for each in cluster.pools].index(pool.name)
+    directory = RunDir(run_dir.path / "measure" / f"pool{index}-ranks{num_ranks}").create()
+    short = _short_job(job)
+    short.save(directory.job)
+    cluster.save(directory.cluster)
+    _one_stage(short, cluster, model, pool, num_ranks).save(directory.layout)
+    output = directory.path / "measured.json"
+    output.unlink(missing_ok=True)
+    started = full_node(pool, num_ranks, on)
+    layout = _one_stage(short, _roomy(cluster, pool, started), model, pool, started)
+    code = _start(short, cluster, layout, directory, on)
+    if code != ExitCode.DONE or not output.exists():
+        raise UserError(
+            f"measuring pool {pool.name!r} with {num_ranks} ranks failed (exit code {int(code)}); "
+            f"see {directory.logs} and the lines above"
+        )
+    return Measured.load(output)
+
+
+def full_node(pool: Pool, num_ranks: int, on: str) -> int:
+    """Ranks to start so that a node is as busy as in training: whole groups of k ranks."""
+    room = pool.ranks_per_node
+    if on == "local":
+        room = min(room, max(1, _local_cores() // pool.cores_per_rank))
+    return num_ranks * max(1, room // num_ranks)
+
+
+def _start(job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: str) -> ExitCode:
+    if on == "slurm":
+        from heterps_hpc.launch import slurm
+
+        slurm.submit(directory.path, layout, cluster, job, program=PROGRAM)
+        return slurm.wait(directory.path)
+    from heterps_hpc.launch import local
+
+    return local.run(directory.path, layout, job, program=PROGRAM, on_line=log.info)
+
+
+def _one_stage(job: Job, cluster: Cluster, model: Model, pool: Pool, num_ranks: int) -> Layout:
+    layers = tuple(layer.name for layer in model.layers)
+    stage = Stage(pool=pool.name, layers=layers, num_ranks=num_ranks)
+    return bind_plan(
+        (stage,),
+        model=model,
+        cluster=cluster,
+        job=job.name,
+        num_partitions=job.train.tables.num_partitions,
+    )
+
+
+def _roomy(cluster: Cluster, pool: Pool, num_ranks: int) -> Cluster:
+    """The cluster with room for ballast ranks, which training itself would not be given."""
+    wider = pool.model_copy(update={"max_ranks": max(num_ranks, pool.rank_limit)})
+    pools = tuple(wider if each.name == pool.name else each for each in cluster.pools)
+    return cluster.model_copy(update={"pools": pools})
+
+
+def _short_job(job: Job) -> Job:
+    """The same training, but only a few steps and nothing beside them."""
+    train = job.train.model_copy(
+        update={
+            "steps": job.measure.warmup + job.measure.batches,
+            "metrics_every": 10**9,
+            "evaluate_every": None,
+            "evaluate_at_end": False,
+            "init_from": None,
+        }
+    )
+    launch = job.launch.model_copy(update={"max_restarts": 0, "time_limit_minutes": 10.0})
+    data = job.data.model_copy(update={"test": None})
+    return job.model_copy(update={"train": train, "launch": launch, "data": data})
+
+
+def _local_cores() -> int:
+    return len(os.sched_getaffinity(0))
