@@ -57,8 +57,13 @@ def solve(
     runs: Sequence[Run] | None = None,
     seconds: float = math.inf,
     start: tuple[Choice, ...] | None = None,
+    most_intervals: float = math.inf,
 ) -> Solution:
-    """The best plan over all placements, or over the rank counts of the given stages."""
+    """The best plan over all placements, or over the rank counts of the given stages.
+
+    `most_intervals` bounds the effort whatever the machine's speed, so that a search that calls
+    this stays repeatable.
+    """
     deadline = time.monotonic() + seconds
     options = make_options(table, runs)
     incumbent = Incumbent(table.problem, objective == "money")
@@ -78,7 +83,7 @@ def solve(
                 None, math.inf, 0.0 if bound < math.inf else math.inf, bound == math.inf
             )
         offer(table, incumbent, fastest.choices)
-    return _solution(incumbent, _cheapest(table, options, incumbent, deadline))
+    return _solution(incumbent, _cheapest(table, options, incumbent, deadline, most_intervals))
 
 
 def offer(table: StageTable, incumbent: Incumbent, choices: tuple[Choice, ...]) -> None:
@@ -136,7 +141,13 @@ def _fastest(table: StageTable, options: Options, incumbent: Incumbent, deadline
     return incumbent.value if outcome is Outcome.DONE else bounds.root
 
 
-def _cheapest(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> float:
+def _cheapest(
+    table: StageTable,
+    options: Options,
+    incumbent: Incumbent,
+    deadline: float,
+    most_intervals: float,
+) -> float:
     """Search for the least money; returns a bound on T · C."""
     least_c = least_ways(options, options.c).whole
     least_t = _least_seconds(table.problem, options)
@@ -146,15 +157,16 @@ def _cheapest(table: StageTable, options: Options, incumbent: Incumbent, deadlin
         bound, low, high = heapq.heappop(open_)
         if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
             continue
-        if time.monotonic() > deadline:
+        most_intervals -= 1
+        if time.monotonic() > deadline or most_intervals < 0:
             return min([bound, *(entry[0] for entry in open_)])
         bounds = make_bounds(table.problem, options, incumbent, low, high)
         if bounds is None:
             continue
         narrow = high <= low * NARROW
-        effort = math.inf if narrow else FEW_PRODUCTS
+        effort = math.inf if narrow and most_intervals == math.inf else FEW_PRODUCTS
         outcome = search_labels(table, options, bounds, incumbent, deadline, effort)
-        if outcome is Outcome.OUT_OF_TIME:
+        if outcome is Outcome.OUT_OF_TIME or (narrow and outcome is Outcome.TOO_MANY):
             return min([bounds.root, *(entry[0] for entry in open_)])
         if outcome is Outcome.TOO_MANY:
             middle = math.sqrt(low * high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,9 +19,11 @@ def provision(
     placement: Sequence[int],
     seconds: float = 5.0,
     start: tuple[Choice, ...] | None = None,
+    most_intervals: float = math.inf,
 ) -> Solution:
-    """The integer ranks of least money; exact unless time runs out."""
-    return solve(table, runs=stages_of(placement), seconds=seconds, start=start)
+    """The integer ranks of least money; exact unless time (or effort) runs out."""
+    runs = stages_of(placement)
+    return solve(table, runs=runs, seconds=seconds, start=start, most_intervals=most_intervals)
 
 
 def static_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:
