@@ -375,6 +375,7 @@ void bind_config(py::module_& m) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The C++ table; use heterps_hpc.core, which validates and documents it.";
   bind_config(m);
+  py::register_exception<SpillError>(m, "SpillError", PyExc_OSError);
   py::class_<Pulled, std::shared_ptr<Pulled>>(m, "Pulled")
       .def_readonly("num_samples", &Pulled::num_samples)
       .def_readonly("open", &Pulled::open);
@@ -388,8 +389,8 @@ PYBIND11_MODULE(_core, m) {
       .def("read", &read_snapshot)
       .def("extra", &extra)
       .def("num_rows", &Snapshot::num_rows)
-      .def("release", &Snapshot::release)
-      .def("close", &Snapshot::close)
+      .def("release", &Snapshot::release, py::call_guard<py::gil_scoped_release>())
+      .def("close", &Snapshot::close, py::call_guard<py::gil_scoped_release>())
       .def("preserved_bytes", &Snapshot::preserved_bytes)
       .def_property_readonly("step", &Snapshot::step);
   py::class_<Table, std::shared_ptr<Table>>(m, "Table")
@@ -400,6 +401,13 @@ PYBIND11_MODULE(_core, m) {
            [](Table& t, Pulled& h) {
              const py::gil_scoped_release release;
              t.discard(h);
+           })
+      .def("prefetch",
+           [](Table& t, const py::array& keys) {
+             const auto* k = flat<uint64_t>(keys, "keys");
+             const py::ssize_t n = keys.shape(0);
+             const py::gil_scoped_release release;
+             t.prefetch(k, n);
            })
       .def("read", &read_rows)
       .def("load", &load)

@@ -4,6 +4,7 @@
 
 constexpr int kLanes = 8;
 constexpr uint32_t kAhead = 8;  // rows to prefetch ahead of the update
+constexpr int64_t kFar = 24;    // samples to prefetch ahead in a wide matrix
 
 template <class T, int DIM>
 struct Width {
@@ -44,12 +45,22 @@ inline void add(T* acc, const T* v, Width<T, DIM> w) {
   for (int i = 0; i < w.size(); ++i) acc[i] += v[i];
 }
 
+inline void prefetch_row(const char* row, uint32_t bytes) {
+  for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1);
+  __builtin_prefetch(row + bytes - 1, 1);
+}
+
+inline void prefetch_out(const PoolArgs& a, int64_t sample, size_t bytes) {
+  prefetch_row(a.out + sample * a.out_stride, bytes < 512 ? static_cast<uint32_t>(bytes) : 512);
+}
+
 template <class T, int DIM>
 void pool(PoolArgs& a) {
   const Width<T, DIM> w(a.dim);
   const auto* weights = static_cast<const T*>(a.weights);
   if (a.offsets == nullptr) {
     for (int64_t k = a.key_begin; k < a.key_end; ++k) {
+      if (k + kFar < a.num_samples) prefetch_out(a, k + kFar, w.size() * sizeof(T));
       T* out = reinterpret_cast<T*>(a.out + k * a.out_stride);
       const auto* v = reinterpret_cast<const T*>(a.vectors[k - a.key_begin]);
       const T scale = weights == nullptr ? T(1) : weights[k];
@@ -63,6 +74,7 @@ void pool(PoolArgs& a) {
     return;
   }
   for (; a.sample < a.num_samples; ++a.sample) {
+    if (a.sample + kFar < a.num_samples) prefetch_out(a, a.sample + kFar, w.size() * sizeof(T));
     const int64_t first = a.offsets[a.sample];
     const int64_t last = a.offsets[a.sample + 1];
     const int64_t begin = first > a.key_begin ? first : a.key_begin;
@@ -145,11 +157,6 @@ inline void update(const ApplyArgs& a, T* v, T* state, const T* g, T squares, Wi
   }
 }
 
-inline void prefetch_row(const char* row, uint32_t bytes) {
-  for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1);
-  __builtin_prefetch(row + bytes - 1, 1);
-}
-
 // One row: merge, clip, decay, update. `g` is scratch of the row's width.
 template <class T, int DIM, Optimizer OPT>
 inline bool apply_row(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
@@ -191,7 +198,10 @@ void apply(ApplyArgs& a) {
 template <class T>
 bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
   for (int64_t r = 0; r < rows; ++r) {
-    const T* v = reinterpret_cast<const T*>(static_cast<const char*>(values) + r * stride);
+    const char* row = static_cast<const char*>(values) + r * stride;
+    // Columns of a wide matrix: too far apart for the processor to see the pattern.
+    if (r + kFar < rows) prefetch_row(row + kFar * stride, static_cast<uint32_t>(cols * sizeof(T)));
+    const T* v = reinterpret_cast<const T*>(row);
     T bad[kLanes] = {};  // x - x is 0, or NaN for NaN and Inf
     int64_t i = 0;
     for (; i + kLanes <= cols; i += kLanes) {

@@ -1,6 +1,7 @@
 // The pull: keys -> rows -> pooled vectors, sixty-four keys at a time, so that the cache misses of
 // a chunk (first its buckets, then its rows) are all in flight together.
 #include <algorithm>
+#include <cstring>
 
 #include "parallel.hpp"
 #include "table.hpp"
@@ -29,6 +30,7 @@ struct Table::Chunk {
   uint32_t row[kChunkKeys];
   const char* vector[kChunkKeys];
   std::vector<char> scratch;  // vectors of keys that have no row in memory
+  std::vector<char> record;   // a row read from disk
 
   char* scratch_vector(int i, size_t bytes) {
     scratch.resize(bytes * kChunkKeys);
@@ -48,7 +50,7 @@ void Table::look_up(Chunk& c) const {
     const uint32_t row = Index::candidate(*c.home[i], c.tag[i]);
     c.row[i] = row;
     c.vector[i] = nullptr;
-    if (row < kUnsure) {
+    if (row < kCold) {
       c.vector[i] = rows.at(row);
       prefetch_row(c.vector[i], vector_bytes, layout_.key);
     }
@@ -62,7 +64,7 @@ void Table::look_up(Chunk& c) const {
   }
 }
 
-// Settles a key that look_up() did not: overflowed bucket, equal tags, or no row.
+// Settles a key that look_up() did not: overflowed bucket, equal tags, row on disk, or no row.
 void Table::settle(Chunk& c, int i, Pulled* handle) {
   const uint64_t key = c.keys[i];
   c.vector[i] = nullptr;
@@ -72,7 +74,17 @@ void Table::settle(Chunk& c, int i, Pulled* handle) {
     partition = partition_of(key, config_.num_partitions);
     if (!held_[partition]) return;
   }
-  uint32_t row = find(key);
+  uint32_t row = find(key, c.record);
+  const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
+  if (row != kNoRow && (row & kCold) != 0) {
+    if (!c.train) {
+      char* v = c.scratch_vector(i, vector_bytes);
+      std::memcpy(v, c.record.data(), vector_bytes);
+      c.vector[i] = v;
+      return;
+    }
+    row = promote(row, c.record.data(), partition);
+  }
   if (row == kNoRow && c.train) {
     if (admission_.admits(partition, key)) {
       row = create(key, partition);
@@ -85,7 +97,7 @@ void Table::settle(Chunk& c, int i, Pulled* handle) {
   if (row != kNoRow) {
     c.vector[i] = rows_.at(row);
   } else if (config_.unknown_default) {
-    char* v = c.scratch_vector(i, size_t{layout_.dim} * layout_.value_bytes);
+    char* v = c.scratch_vector(i, vector_bytes);
     initial_vector(key, v);
     c.vector[i] = v;
   }
@@ -103,22 +115,33 @@ void Table::pull_range(const PullArgs& a, Pulled* handle, int64_t first, int64_t
   const int64_t end = a.offsets == nullptr ? last : a.offsets[last];
   do {
     const auto n = static_cast<int>(std::min<int64_t>(kChunkKeys, end - key));
+    if (cold_ && a.train) compact();
     chunk.keys = a.keys + key;
     chunk.num_keys = n;
     look_up(chunk);
     for (int m = 0; m < chunk.num_misses; ++m) {
+      chunk.vector[chunk.misses[m]] = nullptr;
+      chunk.row[chunk.misses[m]] = kNoRow;
+    }
+    // Known to the handle, and pinned, before room is made for rows that come from disk.
+    if (handle != nullptr) {
+      std::copy_n(chunk.row, n, handle->rows.data() + key);
+      for (int i = 0; cold_ && i < n; ++i) {
+        if (chunk.row[i] != kNoRow) pin(chunk.row[i]);
+      }
+    }
+    for (int m = 0; m < chunk.num_misses; ++m) {
       const int i = chunk.misses[m];
       if (deferred == nullptr) {
         settle(chunk, i, handle);
+        if (handle != nullptr) handle->rows[static_cast<size_t>(key + i)] = chunk.row[i];
+        if (handle != nullptr && cold_ && chunk.row[i] != kNoRow) pin(chunk.row[i]);
         continue;
       }
-      chunk.vector[i] = nullptr;
-      chunk.row[i] = kNoRow;
       if (holds_all_ || held_[partition_of(chunk.keys[i], config_.num_partitions)]) {
         deferred->push_back(key + i);
       }
     }
-    if (handle != nullptr) std::copy_n(chunk.row, n, handle->rows.data() + key);
     pool.key_begin = key;
     pool.key_end = key + n;
     kernels_.pool(pool);
@@ -158,7 +181,9 @@ void Table::pull_parallel(const PullArgs& a, Pulled* handle, int threads) {
 }
 
 std::shared_ptr<Pulled> Table::pull(const PullArgs& a) {
-  const int threads = a.num_keys < kParallelMinKeys ? 1 : config_.threads;
+  // Pins are not counted atomically, so a training pull of a table with tiers is one thread's.
+  const bool alone = a.num_keys < kParallelMinKeys || (cold_ && a.train);
+  const int threads = alone ? 1 : config_.threads;
   if (!a.train) {
     const std::shared_lock lock(mutex_);
     eval_keys_.fetch_add(static_cast<uint64_t>(a.num_keys), std::memory_order_relaxed);

@@ -45,7 +45,10 @@ void Table::gather(Merge& m) const {
         const uint32_t row = h.rows[static_cast<size_t>(i)];
         if (i + kAhead < num_keys) {
           const uint32_t ahead = h.rows[static_cast<size_t>(i + kAhead)];
-          if (ahead != kNoRow) __builtin_prefetch(rows.at(ahead) + mark, 1);
+          if (ahead != kNoRow) {
+            __builtin_prefetch(rows.at(ahead) + mark, 1);
+            __builtin_prefetch(rows.at(ahead), 1);
+          }
         }
         if (row == kNoRow || (m.threads > 1 && rows_.block_of(row) % m.threads != m.owner)) {
           continue;
@@ -150,10 +153,11 @@ void Table::count_shows(const Merge& m, uint64_t step) {
 }
 
 void Table::count_sightings(const std::vector<std::shared_ptr<Pulled>>& handles) {
+  std::vector<char> record;
   for (const auto& h : handles) {
     for (const uint64_t key : h->absent) {
       // Another batch may have brought the key over the threshold since.
-      if (find(key) == kNoRow) admission_.sight(partition_of(key, config_.num_partitions), key);
+      if (find(key, record) == kNoRow) admission_.sight(partition_of(key, config_.num_partitions), key);
     }
   }
 }
@@ -218,7 +222,6 @@ PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
     m.weighted = weighted;
     m.reserve(num_keys, layout_);
   }
-  drop_closed_snapshots();
   if (!snapshots_.empty()) {
     for (const auto& h : handles) {
       for (const uint32_t row : h->rows) {
@@ -249,6 +252,7 @@ PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
 void Table::close(Pulled& handle) {
   handle.open = false;
   open_handles_.erase(&handle);
+  if (cold_) unpin(handle);
 }
 
 void Table::discard(Pulled& handle) {

@@ -22,6 +22,13 @@ Snapshot::Snapshot(std::shared_ptr<Table> table)
   for (const uint32_t p : table_->held_list_) {
     parts_[p].blocks = rows.blocks_of(p);
     parts_[p].num_rows = rows.live(p);
+    if (table_->cold_) {
+      parts_[p].num_rows += table_->cold_->live(p);
+      for (const uint32_t number : table_->cold_->segments_of(p)) {
+        const ColdFile::Segment& s = table_->cold_->segment(number);
+        parts_[p].cold.push_back({number, s.used, s.bits});
+      }
+    }
     if (table_->admission_.enabled()) parts_[p].sightings = table_->admission_.share(p);
   }
 }
@@ -31,7 +38,7 @@ void Snapshot::preserve(uint32_t block) {
     return;
   }
   const std::lock_guard lock(mutex_);
-  if (closed_ || state_[block].load(std::memory_order_relaxed) != State::kPending) return;
+  if (state_[block].load(std::memory_order_relaxed) != State::kPending) return;
   const size_t bytes = size_t{table_->rows_.rows_per_block()} * layout_.stride;
   auto copy = std::make_unique<char[]>(bytes);
   std::memcpy(copy.get(), view_.at(table_->rows_.first_row(block)), bytes);
@@ -51,10 +58,12 @@ Snapshot::Cursor Snapshot::open(uint32_t partition, uint64_t since) const {
   return cursor;
 }
 
-void Snapshot::copy_used(const Block& block, const char* rows, Cursor& cursor) const {
-  const uint32_t n = table_->rows_.rows_per_block();
+void Snapshot::copy_used(const uint64_t* used, uint32_t n, const char* rows,
+                         Cursor& cursor) const {
+  cursor.rows.resize(size_t{n} * layout_.stride);
+  cursor.num_rows = cursor.next_row = 0;
   for (uint32_t i = 0; i < n; ++i) {
-    if (!block.has(i)) continue;
+    if (((used[i / 64] >> (i % 64)) & 1) == 0) continue;
     const char* row = rows + size_t{i} * layout_.stride;
     if (cursor.since > 0 && field<uint32_t>(row, layout_.step) < cursor.since) continue;
     std::memcpy(cursor.rows.data() + size_t{cursor.num_rows} * layout_.stride, row,
@@ -63,23 +72,34 @@ void Snapshot::copy_used(const Block& block, const char* rows, Cursor& cursor) c
   }
 }
 
-bool Snapshot::load_block(Cursor& cursor) {
+bool Snapshot::load_more(Cursor& cursor) {
   const Part& part = parts_[cursor.partition];
-  if (cursor.next_block == part.blocks.size()) return false;
-  const uint32_t b = part.blocks[cursor.next_block++];
-  cursor.rows.resize(size_t{table_->rows_.rows_per_block()} * layout_.stride);
-  cursor.num_rows = cursor.next_row = 0;
+  const size_t i = cursor.next_block++;
+  if (i < part.blocks.size()) {
+    load_block(cursor, part.blocks[i]);
+    return true;
+  }
+  if (i - part.blocks.size() >= part.cold.size()) return false;
+  load_cold(cursor, part.cold[i - part.blocks.size()]);
+  return true;
+}
+
+void Snapshot::load_block(Cursor& cursor, uint32_t b) {
   const std::lock_guard lock(mutex_);
   if (closed_ || state_[b].load(std::memory_order_relaxed) == State::kReleased) {
     throw std::runtime_error("snapshot: read after close() or release(); take a new snapshot");
   }
   const auto it = preserved_.find(b);
-  if (it != preserved_.end()) {
-    copy_used(blocks_[b], it->second.get(), cursor);
-  } else {
-    copy_used(blocks_[b], view_.at(table_->rows_.first_row(b)), cursor);
-  }
-  return true;
+  const char* rows =
+      it != preserved_.end() ? it->second.get() : view_.at(table_->rows_.first_row(b));
+  copy_used(blocks_[b].used, table_->rows_.rows_per_block(), rows, cursor);
+}
+
+void Snapshot::load_cold(Cursor& cursor, const ColdPart& part) const {
+  if (closed_) throw std::runtime_error("snapshot: read after close(); take a new snapshot");
+  std::vector<char> rows(size_t{part.used} * layout_.stride);
+  table_->cold_->read_segment(part.segment, part.used, rows.data());
+  copy_used(part.bits.data(), part.used, rows.data(), cursor);
 }
 
 void Snapshot::copy_out(const char* row, int64_t i, const RowArrays& out) const {
@@ -99,7 +119,7 @@ void Snapshot::copy_out(const char* row, int64_t i, const RowArrays& out) const 
 int64_t Snapshot::read(Cursor& cursor, int64_t max_rows, const RowArrays& out) {
   int64_t n = 0;
   while (n < max_rows) {
-    if (cursor.next_row == cursor.num_rows && !load_block(cursor)) break;
+    if (cursor.next_row == cursor.num_rows && !load_more(cursor)) break;
     for (; cursor.next_row < cursor.num_rows && n < max_rows; ++cursor.next_row, ++n) {
       copy_out(cursor.rows.data() + size_t{cursor.next_row} * layout_.stride, n, out);
     }
@@ -116,11 +136,15 @@ void Snapshot::release(uint32_t partition) {
   }
 }
 
+// Leaves the table first, whose lock comes before this one's.
 void Snapshot::close() {
+  table_->forget_snapshot(this);
   const std::lock_guard lock(mutex_);
   closed_ = true;
   preserved_.clear();
 }
+
+Snapshot::~Snapshot() { close(); }
 
 std::shared_ptr<const Sightings> Snapshot::sightings(uint32_t partition) const {
   return parts_[partition].sightings;

@@ -18,12 +18,13 @@ namespace hps {
 class Snapshot {
  public:
   explicit Snapshot(std::shared_ptr<Table> table);  // with the table's lock held
+  ~Snapshot();
 
   // Reads a partition from its start, some rows at a time. One cursor per partition and thread.
   struct Cursor {
     uint32_t partition;
     uint64_t since;         // only rows changed at this step or later
-    size_t next_block = 0;  // into the partition's blocks
+    size_t next_block = 0;  // into the partition's blocks, and then its segments on disk
     uint32_t next_row = 0;  // within `rows`
     uint32_t num_rows = 0;
     uint64_t num_read = 0;
@@ -35,7 +36,6 @@ class Snapshot {
   void preserve(uint32_t block);
   void release(uint32_t partition);  // it was read: preserve nothing more of it
   void close();
-  bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   std::shared_ptr<const Sightings> sightings(uint32_t partition) const;
   uint64_t num_rows(uint32_t partition) const;
@@ -45,13 +45,20 @@ class Snapshot {
 
  private:
   enum class State : uint8_t { kPending, kPreserved, kReleased };
+  struct ColdPart {
+    uint32_t segment, used;
+    std::vector<uint64_t> bits;
+  };
   struct Part {
     std::vector<uint32_t> blocks;
+    std::vector<ColdPart> cold;
     uint64_t num_rows = 0;
     std::shared_ptr<const Sightings> sightings;
   };
-  bool load_block(Cursor& cursor);
-  void copy_used(const Block& block, const char* rows, Cursor& cursor) const;
+  bool load_more(Cursor& cursor);
+  void load_block(Cursor& cursor, uint32_t block);
+  void load_cold(Cursor& cursor, const ColdPart& part) const;
+  void copy_used(const uint64_t* used, uint32_t n, const char* rows, Cursor& cursor) const;
   void copy_out(const char* row, int64_t i, const RowArrays& out) const;
 
   std::shared_ptr<Table> table_;

@@ -68,6 +68,7 @@ uint64_t Table::sweep(uint64_t step) {
     if (!marked) pinned = mark_pinned();
     marked = true;
     evicted += sweep_partition(p, step, pinned);
+    if (cold_) evicted += sweep_cold(p, step);
   }
   stats_.evicted += evicted;
   return evicted;

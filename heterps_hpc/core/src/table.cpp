@@ -54,6 +54,12 @@ Table::Table(const Config& config, std::vector<uint32_t> partitions, const char*
       rows_(arena_, layout_, config.num_partitions),
       admission_(config.admission, config.sketch_bytes, config.num_partitions) {
   for (int t = 0; t < config.threads; ++t) merges_.push_back(std::make_unique<Merge>());
+  if (config.hot_bytes == 0) return;
+  const uint64_t rows = config.hot_bytes / layout_.stride;
+  hot_limit_ = std::max<uint64_t>(rows / std::max<size_t>(held_list_.size(), 1), 1);
+  clocks_.assign(config.num_partitions, Clock{0, 0, hot_limit_});
+  cold_ = std::make_unique<ColdFile>(config.spill_path, layout_.stride, config.num_partitions);
+  fetcher_ = std::make_unique<Fetcher>(*cold_, layout_.stride);
 }
 
 Table::~Table() = default;
@@ -67,19 +73,22 @@ void Table::initial_vector(uint64_t key, char* vector) const {
   }
 }
 
-uint32_t Table::find(uint64_t key) const {
-  return index_.find(Index::tag_of(key),
-                     [&](uint32_t row) { return key_at(rows_.at(row)) == key; });
+uint32_t Table::find(uint64_t key, std::vector<char>& record) const {
+  return index_.find(Index::tag_of(key), [&](uint32_t row) {
+    if ((row & kCold) == 0) return key_at(rows_.at(row)) == key;
+    record.resize(layout_.stride);
+    read_cold(row & ~kCold, record.data());
+    return key_at(record.data()) == key;
+  });
 }
 
 void Table::before_write(uint32_t row) {
-  for (const auto& weak : snapshots_) {
-    if (const auto snapshot = weak.lock()) snapshot->preserve(rows_.block_of(row));
-  }
+  for (Snapshot* snapshot : snapshots_) snapshot->preserve(rows_.block_of(row));
 }
 
 // A row for a key that has none; its vector, state and counters are still undefined.
 uint32_t Table::new_row(uint64_t key, uint32_t partition) {
+  if (cold_) make_room(partition);
   const uint32_t row = rows_.allocate(partition);
   try {
     before_write(row);
@@ -91,6 +100,7 @@ uint32_t Table::new_row(uint64_t key, uint32_t partition) {
   char* p = rows_.at(row);
   std::memset(p + layout_.state, 0, layout_.stride - layout_.state);
   key_at(p) = key;
+  if (cold_) field<uint32_t>(p, layout_.heat) = 1;
   return row;
 }
 
@@ -118,15 +128,16 @@ void Table::read(const uint64_t* keys, int64_t n, bool* found, char* vectors, ch
   const std::shared_lock lock(mutex_);
   const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
   const size_t state_bytes = size_t{layout_.state_dim} * layout_.value_bytes;
+  std::vector<char> record;
   for (int64_t i = 0; i < n; ++i) {
-    const uint32_t row = find(keys[i]);
+    const uint32_t row = find(keys[i], record);
     found[i] = row != kNoRow;
     if (row == kNoRow) {
       std::memset(vectors + static_cast<size_t>(i) * vector_bytes, 0, vector_bytes);
       std::memset(state + static_cast<size_t>(i) * state_bytes, 0, state_bytes);
       continue;
     }
-    const char* p = rows_.at(row);
+    const char* p = (row & kCold) != 0 ? record.data() : rows_.at(row);
     std::memcpy(vectors + static_cast<size_t>(i) * vector_bytes, p, vector_bytes);
     std::memcpy(state + static_cast<size_t>(i) * state_bytes, p + layout_.state, state_bytes);
   }
@@ -136,8 +147,11 @@ void Table::load(uint32_t partition, const RowArrays& in, int64_t n) {
   const std::unique_lock lock(mutex_);
   const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
   const size_t state_bytes = size_t{layout_.state_dim} * layout_.value_bytes;
+  std::vector<char> record;
   for (int64_t i = 0; i < n; ++i) {
-    uint32_t row = find(in.keys[i]);
+    if (cold_) compact();
+    uint32_t row = find(in.keys[i], record);
+    if (row != kNoRow && (row & kCold) != 0) row = promote(row, record.data(), partition);
     if (row == kNoRow) {
       row = new_row(in.keys[i], partition);
       ++stats_.loaded;
@@ -165,25 +179,26 @@ void Table::load_step(uint64_t step) {
   step_ = std::max(step_, step);
 }
 
-void Table::drop_closed_snapshots() {
-  std::erase_if(snapshots_, [](const auto& weak) {
-    const auto snapshot = weak.lock();
-    return snapshot == nullptr || snapshot->closed();
-  });
-}
-
 std::shared_ptr<Snapshot> Table::snapshot() {
   const std::unique_lock lock(mutex_);
-  drop_closed_snapshots();
+  if (cold_) cold_->write_open();
+  snapshots_.reserve(snapshots_.size() + 1);
   auto snapshot = std::make_shared<Snapshot>(shared_from_this());
-  snapshots_.push_back(snapshot);
+  snapshots_.push_back(snapshot.get());
+  if (cold_) cold_->hold();
   return snapshot;
+}
+
+void Table::forget_snapshot(Snapshot* snapshot) {
+  const std::unique_lock lock(mutex_);
+  if (std::erase(snapshots_, snapshot) > 0 && cold_) cold_->unhold();
 }
 
 TableStats Table::stats() const {
   const std::shared_lock lock(mutex_);
   TableStats s = stats_;
-  s.rows = rows_.size();
+  s.cold = cold_ ? cold_->size() : 0;
+  s.rows = rows_.size() + s.cold;
   s.pulled_keys += eval_keys_.load(std::memory_order_relaxed);
   return s;
 }
@@ -192,6 +207,7 @@ size_t Table::memory_bytes() const {
   const std::shared_lock lock(mutex_);
   size_t bytes = arena_.used_bytes() + index_.directory_bytes() + rows_.bookkeeping_bytes() +
                  admission_.bytes();
+  if (cold_) bytes += cold_->memory_bytes();
   for (const auto& merge : merges_) bytes += merge->bytes();
   return bytes;
 }

@@ -12,7 +12,9 @@
 
 #include "admission.hpp"
 #include "arena.hpp"
+#include "cold.hpp"
 #include "config.hpp"
+#include "fetcher.hpp"
 #include "index.hpp"
 #include "kernels.hpp"
 #include "rows.hpp"
@@ -83,6 +85,7 @@ class Table : public std::enable_shared_from_this<Table> {
                  const std::vector<Gradient>& gradients, uint64_t step, double lr,
                  const std::vector<const float*>& clicks);
   void discard(Pulled& handle);
+  void prefetch(const uint64_t* keys, int64_t n);
 
   // Fills vectors and state of keys that have a row, zeros for the others.
   void read(const uint64_t* keys, int64_t n, bool* found, char* vectors, char* state);
@@ -90,6 +93,7 @@ class Table : public std::enable_shared_from_this<Table> {
   void load_admission(uint32_t partition, Sightings sightings);
   void load_step(uint64_t step);
   std::shared_ptr<Snapshot> snapshot();
+  void forget_snapshot(Snapshot* snapshot);
 
   TableStats stats() const;
   size_t memory_bytes() const;
@@ -106,12 +110,12 @@ class Table : public std::enable_shared_from_this<Table> {
   struct Merge;
 
   uint64_t& key_at(char* row) const { return field<uint64_t>(row, layout_.key); }
-  uint32_t find(uint64_t key) const;
+  // The row of a key; if it is on disk, its bytes too.
+  uint32_t find(uint64_t key, std::vector<char>& record) const;
   uint32_t create(uint64_t key, uint32_t partition);
   uint32_t new_row(uint64_t key, uint32_t partition);
   void initial_vector(uint64_t key, char* vector) const;
   void before_write(uint32_t row);
-  void drop_closed_snapshots();
 
   void pull_range(const PullArgs& a, Pulled* handle, int64_t first, int64_t last,
                   std::vector<int64_t>* deferred);
@@ -126,6 +130,18 @@ class Table : public std::enable_shared_from_this<Table> {
   void count_shows(const Merge& merge, uint64_t step);
   void count_sightings(const std::vector<std::shared_ptr<Pulled>>& handles);
   void close(Pulled& handle);
+
+  // Tiers: see tiers.cpp.
+  void read_cold(uint32_t slot, char* row) const;
+  uint32_t promote(uint32_t cold_row, const char* record, uint32_t partition);
+  void make_room(uint32_t partition);
+  uint32_t next_victim(uint32_t partition);
+  void demote(uint32_t row, uint32_t partition);
+  void compact();
+  void release_slot(uint32_t slot);
+  void pin(uint32_t row);
+  void unpin(const Pulled& handle);
+  uint64_t sweep_cold(uint32_t partition, uint64_t step);
 
   uint64_t sweep(uint64_t step);
   uint64_t sweep_partition(uint32_t partition, uint64_t step,
@@ -151,7 +167,16 @@ class Table : public std::enable_shared_from_this<Table> {
   std::atomic<uint64_t> eval_keys_{0};
   uint64_t step_ = 0;
   std::unordered_set<Pulled*> open_handles_;
-  std::vector<std::weak_ptr<Snapshot>> snapshots_;
+  std::vector<Snapshot*> snapshots_;
+  struct Clock {
+    size_t block = 0;
+    uint32_t row = 0;
+    uint64_t limit = 0;  // rows in memory; above the budget only while all are pinned
+  };
+  uint64_t hot_limit_ = 0;  // rows in memory per partition
+  std::vector<Clock> clocks_;
+  std::unique_ptr<ColdFile> cold_;
+  std::unique_ptr<Fetcher> fetcher_;
   std::vector<std::unique_ptr<Merge>> merges_;  // scratch of one push, per thread
 };
 

@@ -1,0 +1,143 @@
+"""Growth over many doublings, threads, instruction sets: none of them changes a bit."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heterps_hpc.core import Table, TableConfig, hash64, partition_of
+from tests.core.workload import skewed_keys, table_contents, train
+
+BASE = TableConfig(dim=16)
+
+
+def test_growth_keeps_every_row() -> None:
+    table = Table(replace(BASE, dim=2))
+    keys = hash64(np.arange(300_000, dtype=np.uint64))
+    for part in np.array_split(keys, 30):
+        handle = table.pull(part, out=np.empty((len(part), 2), np.float32))
+        assert handle is not None
+        values = np.stack([part & np.uint64(0xFFFF), part >> np.uint64(48)], 1).astype(np.float32)
+        table.push([handle], [values], step=0)
+    assert len(table) == len(keys)
+    found, _, state = table.read(keys)
+    assert found.all()
+    squares = (keys & np.uint64(0xFFFF)).astype(np.float64) ** 2
+    squares += (keys >> np.uint64(48)).astype(np.float64) ** 2
+    np.testing.assert_allclose(state[:, 0], squares / 2, rtol=1e-6)
+    assert not table.read(hash64(np.arange(300_000, 301_000, dtype=np.uint64)))[0].any()
+
+
+def test_keys_that_collide_are_kept_apart() -> None:
+    """Keys of equal index hash bits: tags match, so the keys themselves must decide."""
+    unmix = [_unmix64(tag | (i << 32)) for tag in (1, 2) for i in range(1000)]
+    keys = np.array(unmix, np.uint64)
+    table = Table(replace(BASE, dim=1, max_age=1, evict_every=1))
+    handle = table.pull(keys, out=np.empty((2000, 1), np.float32))
+    assert handle is not None
+    table.push([handle], [np.arange(1, 2001, dtype=np.float32)[:, None]], step=0)
+    _, _, state = table.read(keys)
+    assert state[:, 0].tolist() == [float(i * i) for i in range(1, 2001)]
+    kept = table.pull(keys[::2].copy(), out=np.empty((1000, 1), np.float32))
+    assert kept is not None
+    table.push([], [], step=5)  # evicts the others, out of overflowed buckets
+    assert table.read(keys)[0].tolist() == [True, False] * 1000
+
+
+def _unmix64(x: int) -> int:
+    """The inverse of the index hash."""
+    mask = (1 << 64) - 1
+    for factor in (0xC4CEB9FE1A85EC53, 0xFF51AFD7ED558CCD):
+        x ^= x >> 33
+        x = x * pow(factor, -1, 1 << 64) & mask
+    return x ^ (x >> 33)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad_rowwise", "adagrad", "adam"])
+@pytest.mark.parametrize("dim", [1, 4, 7, 16, 33, 64])
+def test_instruction_sets_agree_bitwise(optimizer: Any, dim: int) -> None:
+    config = replace(BASE, dim=dim, optimizer=optimizer, clip_norm=0.7, weight_decay=0.01)
+    best, baseline = Table(config), Table(config, isa="baseline")
+    assert baseline.isa == "baseline"
+    a, b = train([best], 5, num_distinct=1000), train([baseline], 5, num_distinct=1000)
+    assert [x.tobytes() for x in a] == [y.tobytes() for y in b]
+    assert table_contents(best) == table_contents(baseline)
+
+
+def test_unknown_instruction_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="isa is 'mmx'"):
+        Table(BASE, isa="mmx")  # type: ignore[arg-type]
+
+
+def test_threads_agree_bitwise() -> None:
+    tables = [Table(replace(BASE, threads=n, counters=True)) for n in (1, 2, 5)]
+    results = [train([t], 4, num_distinct=30000, samples=16384) for t in tables]
+    for other in results[1:]:
+        assert [x.tobytes() for x in other] == [x.tobytes() for x in results[0]]
+    whole = [table_contents(t) for t in tables]
+    assert whole[1] == whole[0]
+    assert whole[2] == whole[0]
+    assert list(whole[1]) == list(whole[0])  # even the order of the rows
+
+
+def test_threads_with_shards_and_unknown_keys() -> None:
+    config = replace(BASE, threads=2, admission=2)
+    one = Table(replace(config, threads=1), partitions=range(20))
+    two = Table(config, partitions=range(20))
+    train([one], 4, num_distinct=30000, samples=16384)
+    train([two], 4, num_distinct=30000, samples=16384)
+    assert table_contents(two) == table_contents(one)
+
+
+def test_concurrent_pulls_and_pushes() -> None:
+    table = Table(BASE)
+    keys = skewed_keys(np.random.default_rng(0), 20000, 5000)
+    expected = np.empty((len(keys), 16), np.float32)
+    first = table.pull(keys, out=expected)
+    assert first is not None
+    table.discard(first)
+    wrong: list[int] = []
+
+    def read(train: bool) -> None:
+        for _ in range(20):
+            out = np.empty((len(keys), 16), np.float32)
+            handle = table.pull(keys, out=out, train=train)
+            if out.tobytes() != expected.tobytes():
+                wrong.append(1)
+            if handle is not None:
+                zeros = np.zeros((len(keys), 16), np.float32)
+                table.push([handle], [zeros], step=0)
+
+    threads = [threading.Thread(target=read, args=(i % 2 == 0,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_partitions_are_even_and_independent_of_the_index_hash() -> None:
+    keys = np.arange(64_000, dtype=np.uint64)
+    counts = np.bincount(partition_of(keys, 64), minlength=64)
+    assert counts.min() > 850
+    assert counts.max() < 1150
+    assert (partition_of(keys, 64) != hash64(keys) % np.uint64(64)).mean() > 0.9
+
+
+def test_initial_vectors_are_of_the_asked_distribution() -> None:
+    keys = np.arange(4000, dtype=np.uint64)
+    out = np.empty((4000, 16), np.float32)
+    Table(TableConfig(dim=16, init="uniform", init_scale=0.5)).pull(keys, out=out)
+    assert abs(out.mean()) < 0.01
+    assert abs(out.std() - 0.5 / np.sqrt(3)) < 0.01
+    assert np.abs(out).max() <= 0.5
+    Table(TableConfig(dim=16, init="normal", init_scale=0.5)).pull(keys, out=out)
+    assert abs(out.std() - 0.5) < 0.01
+    assert len(np.unique(out)) > 63_000
+    other = np.empty_like(out)
+    Table(TableConfig(dim=16, init="normal", init_scale=0.5, name="b")).pull(keys, out=other)
+    assert np.abs(np.corrcoef(out.ravel(), other.ravel())[0, 1]) < 0.02
