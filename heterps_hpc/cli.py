@@ -108,6 +108,20 @@ def report(run_dir: RunDirectory) -> None:
     write(RunDir(run_dir))
 
 
+@app.command()
+def predict(
+    run_dir: RunDirectory,
+    data: Annotated[Path, typer.Option(help="The data set to score.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Scores, in sample order (HDF5).")] = Path("scores.h5"),
+    step: Annotated[int | None, typer.Option(help="A checkpoint's step [the newest].")] = None,
+    on: On = "local",
+) -> None:
+    """Score a data set with a run's checkpoint."""
+    from heterps_hpc.commands.predict import predict as score
+
+    _exit(score(run_dir, data, out, step, _where(on)))
+
+
 @app.command(context_settings=_PASS_ON)
 def prepare(
     context: typer.Context,

@@ -33,12 +33,12 @@ log = logging.getLogger(__name__)
 
 QUICK = [
     Rival("limit, dense layers only, 2 processes", limit(2)),
-    Rival("ours, one stage of 2 ranks", ours("all:2", 1)),
+    Rival("ours, one stage of 2 ranks", ours("*:2", 1)),
     Rival("TorchRec, 2 ranks", torchrec),
 ]
 FULL = [
     *QUICK,
-    Rival("ours, 1 sparse + 1 dense rank", ours("embedding:1,rest:1", 4)),
+    Rival("ours, 1 sparse + 1 dense rank", ours("1:1,*:1", 4)),
     Rival("dense stage alone", limit(1)),
     Rival("sparse stage alone", tables_alone),
     Rival("torch, 1 process, 2 threads", torch_alone),

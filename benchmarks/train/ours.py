@@ -2,7 +2,7 @@
 
     mpirun -n N python -m mpi4py -m benchmarks.train.ours WORKLOAD_JSON DATA STAGES MICRO STALENESS
 
-STAGES is e.g. `all:2` (one stage of two ranks) or `embedding:1,rest:1`.
+STAGES is e.g. `*:2` (all layers by two ranks) or `1:1,*:1` (the first layer by one, the rest by one).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -45,21 +46,29 @@ def make_job(work: Workload, data: Path, micro_batches: int, staleness: int) -> 
     )
 
 
-def make_layout(job: Job, stages: str) -> Layout:
+def parse_stages(text: str, names: Sequence[str]) -> tuple[Stage, ...]:
+    """`2:1,*:3` = the first two layers by one rank, all others by three."""
+    stages = []
+    first = 0
+    for number, part in enumerate(text.split(",")):
+        count, _, ranks = part.partition(":")
+        last = len(names) if count == "*" else first + int(count)
+        layers = tuple(names[first:last])
+        stages.append(Stage(pool=f"pool{number}", layers=layers, num_ranks=int(ranks)))
+        first = last
+    return tuple(stages)
+
+
+def make_layout(job: Job, text: str) -> Layout:
     """Stages of one pool each, as the argument says."""
     model = build_model(job.model, Dataset.open(job.data.train).manifest)
-    names = [layer.name for layer in model.layers]
-    found = []
-    for number, text in enumerate(stages.split(",")):
-        what, _, ranks = text.partition(":")
-        mine = {"all": names, "embedding": names[:1], "rest": names[1:]}[what]
-        found.append(Stage(pool=f"pool{number}", layers=tuple(mine), num_ranks=int(ranks)))
+    stages = parse_stages(text, [layer.name for layer in model.layers])
     pools = [
         {"name": stage.pool, "price_per_hour": 1, "max_ranks": 99, "cores_per_node": 99}
-        for stage in found
+        for stage in stages
     ]
     cluster = Cluster.parse({"pools": pools}, "benchmark")
-    return bind_plan(tuple(found), model=model, cluster=cluster, job=job.name, num_partitions=64)
+    return bind_plan(stages, model=model, cluster=cluster, job=job.name, num_partitions=64)
 
 
 class TimedTrainer(Trainer):

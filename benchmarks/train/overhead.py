@@ -26,7 +26,7 @@ def main() -> None:
     work = Workload.from_json(sys.argv[1])
     torch.set_num_threads(1)
     job = make_job(work, Path(sys.argv[2]), 1, 1)
-    trainer = Trainer(MPI.COMM_SELF, job, make_layout(job, "all:1"))
+    trainer = Trainer(MPI.COMM_SELF, job, make_layout(job, "*:1"))
     profile = cProfile.Profile()
     profile.runcall(trainer.run)
     stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]

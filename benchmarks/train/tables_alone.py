@@ -24,7 +24,7 @@ def main() -> None:
     work = Workload.from_json(sys.argv[1])
     path = Path(sys.argv[2])
     job = make_job(work, path, 1, 0)
-    layout = make_layout(job, "embedding:1,rest:1")
+    layout = make_layout(job, "1:1,*:1")
     dataset = Dataset.open(path)
     model = build_model(job.model, dataset.manifest)
     shards = TableShards(layout.ranks[0], model, layout, job, dataset)

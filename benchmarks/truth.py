@@ -1,0 +1,200 @@
+"""Predicted against measured throughput: the test of the cost model is reality.
+
+    python -m benchmarks.truth [--quick] [--json FILE]
+
+Measures a profile of each workload on this machine (two pools, which are this machine's cores),
+predicts layouts of one to three stages, runs them with the trainer, and compares. Layouts with
+more busy ranks than cores are printed but not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import os
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers import cache_folder
+from benchmarks.record import Report
+from benchmarks.train.ours import make_job, parse_stages
+from benchmarks.train.rivals import ours
+from benchmarks.train.workload import W1, W2, Workload, ready_data
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.commands.measure import measure
+from heterps_hpc.plan.cost import Choice, StageTable, estimate
+from heterps_hpc.plan.problem import make_problem
+from heterps_hpc.profile import Profile
+from heterps_hpc.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+MICRO_BATCHES = 4
+LAYOUTS = (
+    "*:1",
+    "*:2",
+    "1:1,*:1",
+    "2:1,*:1",
+    "3:1,*:1",
+    "1:2,*:1",
+    "1:1,*:2",
+    "1:1,2:1,*:1",
+    "2:2,*:2",
+)
+QUICK = ("*:1", "*:2", "1:1,*:1", "2:1,*:1")
+CLOSE = 0.05  # pairs nearer than this do not count for the order
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layout of one workload."""
+
+    work: str
+    stages: str
+    num_ranks: int
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Relative to what was measured."""
+        return abs(self.predicted - self.measured) / self.measured
+
+
+def cluster_of(num_pools: int) -> Cluster:
+    """This machine as several pools."""
+    cores = os.cpu_count() or 1
+    pools = [
+        {
+            "name": f"pool{number}",
+            "price_per_hour": 1.0,
+            "max_ranks": 4,
+            "cores_per_node": cores,
+            "memory_per_node_gb": 16,
+        }
+        for number in range(num_pools)
+    ]
+    return Cluster.parse({"pools": pools}, "truth")
+
+
+def take_profile(work: Workload, data: Path) -> Profile:
+    """Measure one pool; the others are the same cores, so they get the same figures."""
+    job = make_job(work, data, MICRO_BATCHES, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        profile = measure(job, cluster_of(1), RunDir(folder).create())
+    for number in (1, 2):
+        name = f"pool{number}"
+        twin = profile.model_copy(
+            update={
+                "timings": tuple(t.model_copy(update={"pool": name}) for t in profile.timings),
+                "pools": tuple(p.model_copy(update={"pool": name}) for p in profile.pools),
+                "links": (),
+                "notes": (),
+            }
+        )
+        profile = profile.merged(twin)
+    inner = profile.links[0]
+    names = [f"pool{number}" for number in range(3)]
+    links = tuple(
+        inner.model_copy(update={"pools": pair})
+        for pair in itertools.combinations_with_replacement(names, 2)
+    )
+    return profile.model_copy(update={"links": links})
+
+
+def predict(profile: Profile, work: Workload, text: str) -> float:
+    """Samples per second by the cost model."""
+    problem = make_problem(
+        profile,
+        cluster_of(3),
+        batch_size=work.batch_size,
+        num_samples=1e6,
+        micro_batches=MICRO_BATCHES,
+        staleness=1,
+    )
+    names = [layer.name for layer in profile.layers]
+    choices = []
+    first = 0
+    for number, stage in enumerate(parse_stages(text, names)):
+        last = first + len(stage.layers) - 1
+        choices.append(Choice(first, last, number, stage.num_ranks))
+        first = last + 1
+    return estimate(StageTable(problem), choices).samples_per_second
+
+
+def kendall_tau(cases: list[Case]) -> float:
+    """Share of pairs in the right order minus share in the wrong one; close pairs do not count."""
+    right = wrong = 0
+    for one, other in itertools.combinations(cases, 2):
+        if one.work != other.work or abs(one.measured / other.measured - 1) < CLOSE:
+            continue
+        if (one.measured - other.measured) * (one.predicted - other.predicted) > 0:
+            right += 1
+        else:
+            wrong += 1
+    return (right - wrong) / max(right + wrong, 1)
+
+
+def run_workload(
+    work: Workload, layouts: tuple[str, ...], repeats: int, folder: Path
+) -> list[Case]:
+    """Measure the profile, then the layouts, which take turns."""
+    data = ready_data(work, folder)
+    profile = take_profile(work, data)
+    rates: dict[str, list[float]] = {text: [] for text in layouts}
+    for _ in range(repeats):
+        for text in layouts:
+            rate = ours(text, MICRO_BATCHES)(work, data)["samples_per_second"]
+            rates[text].append(rate)
+            log.warning(
+                "%s %s: %.0f measured, %.0f predicted",
+                work.name,
+                text,
+                rate,
+                predict(profile, work, text),
+            )
+    return [
+        Case(
+            work.name,
+            text,
+            sum(int(part.partition(":")[2]) for part in text.split(",")),
+            predict(profile, work, text),
+            statistics.median(found),
+        )
+        for text, found in rates.items()
+    ]
+
+
+def main() -> None:
+    """Run, judge, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    folder = cache_folder().parent / "benchmark-data"
+    report = Report("truth", "Predicted against measured throughput")
+    cases: list[Case] = []
+    for work in (W1, W2):
+        layouts = QUICK if options.quick else LAYOUTS
+        cases += run_workload(work, layouts, 1 if options.quick else 3, folder)
+    cores = os.cpu_count() or 1
+    judged = [case for case in cases if case.num_ranks <= cores]
+    for case in cases:
+        label = f"{case.work} {case.stages}" + (
+            "" if case in judged else " (more ranks than cores)"
+        )
+        report.add(f"{label} measured", case.measured, "samples/s")
+        report.add(f"{label} predicted", case.predicted, "samples/s")
+    errors = [100 * case.error for case in judged]
+    report.add("median error", statistics.median(errors), "%", "<= 10")
+    report.add("worst error", max(errors), "%", "<= 25")
+    report.add("order (Kendall's tau)", kendall_tau(judged), "", ">= 0.8")
+    report.finish(options.json)
+
+
+if __name__ == "__main__":
+    main()
