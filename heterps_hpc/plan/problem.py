@@ -134,17 +134,16 @@ def make_problem(
 
 
 def problem_of_job(profile: Profile, cluster: Cluster, job: Job, num_samples: float) -> Problem:
-    """The question that a job asks; `num_samples` is the number of rows of its training data."""
+    """The question that a job asks; `num_samples` is what it trains in all, over all epochs.
+
+    A floor given as a fraction of the best is left open: it needs the best first.
+    """
     train = job.train
-    if train.steps is not None:
-        total = float(train.steps) * train.batch_size
-    else:
-        total = float(train.epochs or 1) * num_samples
     return make_problem(
         profile,
         cluster,
         batch_size=train.batch_size,
-        num_samples=total,
+        num_samples=num_samples,
         micro_batches=train.micro_batches,
         staleness=train.staleness,
         floor=job.goal.min_samples_per_second or 0.0,

@@ -1,0 +1,132 @@
+"""From profile to plan: what `heterps plan` does, and everything it has to say about it."""
+
+from __future__ import annotations
+
+import math
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.layout import Layout, Plan, bind_plan
+from heterps_hpc.model import Model
+from heterps_hpc.plan.cost import StageTable, to_plan
+from heterps_hpc.plan.exact import Solution, solve
+from heterps_hpc.plan.explain import best_throughput, frontier, refuse
+from heterps_hpc.plan.output import show
+from heterps_hpc.plan.problem import Problem, problem_of_job
+from heterps_hpc.plan.schedulers import CHEAP, SCHEDULERS, scheduler
+from heterps_hpc.plan.search import Budget, Found
+from heterps_hpc.profile import Profile
+from heterps_hpc.values import Value
+
+__all__ = ["PlanningResult", "layout_from", "make_plan", "show"]
+
+EXACT_SECONDS = 20.0
+
+
+class CurvePoint(Value):
+    """One improvement of the scheduler that decided."""
+
+    seconds: float
+    placements: int
+    money: float
+
+
+class PlanningResult(Value):
+    """The plan, the rivals' plans, how the scheduler got there, and what other floors cost."""
+
+    version: int = 1
+    plan: Plan
+    alternatives: tuple[Plan, ...] = ()
+    frontier: tuple[Plan, ...] = ()
+    learning_curve: tuple[CurvePoint, ...] = ()
+    floor: float  # samples per second that were asked for
+    best: float | None = None  # samples per second of the fastest plan, if it was needed
+    num_placements: int
+    scheduler_seconds: float
+    estimated_pools: tuple[str, ...] = ()
+
+
+def make_plan(
+    job: Job, cluster: Cluster, profile: Profile, model: Model, num_samples: float
+) -> PlanningResult:
+    """Plan a job of `num_samples` samples in all."""
+    decide = scheduler(job.plan.scheduler)
+    profile.check_model(model)
+    problem = problem_of_job(profile, cluster, job, num_samples)
+    best = None
+    if job.goal.min_fraction_of_best is not None:
+        best = best_throughput(problem, EXACT_SECONDS / 2)
+        if best is None:
+            raise refuse(problem)
+        problem = problem.with_floor(best * job.goal.min_fraction_of_best * (1 - 1e-9))
+    table = StageTable(problem)
+    optimum = solve(table, seconds=EXACT_SECONDS)
+    if optimum.choices is None:
+        raise _no_plan(problem, optimum)
+    known = optimum.value if optimum.proven else None
+    budget = Budget(seconds=job.plan.seconds, seed=job.plan.seed, optimum=known)
+    found = decide(table, budget)
+    if found.choices is None:
+        raise UserError(
+            f"scheduler {job.plan.scheduler!r} found no plan that reaches "
+            f"{problem.floor:,.0f} samples/s; use 'rl' or 'exact', which find one if there is any"
+        )
+    rivals = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
+    return PlanningResult(
+        plan=certified(table, found, job.plan.scheduler, optimum),
+        alternatives=tuple(
+            certified(table, rival, name, optimum)
+            for name, rival in rivals.items()
+            if rival.choices is not None and name != job.plan.scheduler
+        ),
+        frontier=tuple(frontier(problem)),
+        learning_curve=tuple(
+            CurvePoint(seconds=s, placements=n, money=m) for s, n, m in found.curve
+        ),
+        floor=problem.floor,
+        best=best,
+        num_placements=found.num_placements,
+        scheduler_seconds=found.seconds,
+        estimated_pools=tuple(profile.estimated_pools),
+    )
+
+
+def certified(table: StageTable, found: Found, name: str, optimum: Solution) -> Plan:
+    """A scheduler's plan with its distance from the optimum."""
+    assert found.choices is not None
+    plan = to_plan(table, found.choices, name)
+    if not math.isfinite(optimum.bound) or optimum.bound <= 0:
+        return plan
+    gap = max(0.0, plan.estimate.money / optimum.bound - 1)
+    return plan.model_copy(
+        update={
+            "optimum_money": optimum.bound,
+            "gap": 0.0 if gap < 1e-8 else gap,
+            "gap_is_bound": not optimum.proven,
+        }
+    )
+
+
+def layout_from(
+    result: PlanningResult, job: Job, cluster: Cluster, profile: Profile, model: Model
+) -> Layout:
+    """The plan bound to ranks, with everything needed to run."""
+    return bind_plan(
+        result.plan.stages,
+        model=model,
+        cluster=cluster,
+        job=job.name,
+        num_partitions=job.train.tables.num_partitions,
+        table_loads=profile.table_loads,
+        plan=result.plan,
+    )
+
+
+def _no_plan(problem: Problem, optimum: Solution) -> UserError:
+    if optimum.proven:
+        return refuse(problem)
+    return UserError(
+        f"no plan for {problem.floor:,.0f} samples/s was found in {EXACT_SECONDS:.0f} s, and none "
+        "was ruled out; lower the floor or use fewer pools"
+    )
