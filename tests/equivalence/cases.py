@@ -65,6 +65,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "dense": {"optimizer": "sgd", "lr": 0.1},
         "reducer": "mpi",
     },
+    "evaluate": {
+        "sparse": {"optimizer": "adagrad", "lr": 0.05, "eps": 1e-4},
+        "dense": {"optimizer": "sgd", "lr": 0.1},
+        "reducer": "mpi",
+        "evaluate_every": 3,
+        "evaluate_at_end": True,
+    },
     "adam": {
         "sparse": {
             "optimizer": "adam",
@@ -250,13 +257,14 @@ def _gain(
 
 
 def make_job(case: Case, data: Path) -> Job:
-    """The job of a case; `data` holds the click logs `plain` and `weight`."""
-    variant = VARIANTS[case.variant]
+    """The job of a case on the click logs in `data`."""
+    log = "weight" if case.variant == "weight" else "plain"
+    test = {"test": str(data / "test")} if case.variant == "evaluate" else {}
     return Job.parse(
         {
             "name": case.name,
             "model": MODELS[case.model],
-            "data": {"train": str(data / ("weight" if case.variant == "weight" else "plain"))},
+            "data": {"train": str(data / log), **test},
             "train": {
                 "batch_size": BATCH_SIZE,
                 "micro_batches": case.micro_batches,
@@ -268,7 +276,7 @@ def make_job(case: Case, data: Path) -> Job:
                 "metrics_every": 1,
                 "evaluate_at_end": False,
                 "tables": {"num_partitions": NUM_PARTITIONS},
-                **variant,
+                **VARIANTS[case.variant],
             },
             "checkpoint": {"at_end": False},
         },

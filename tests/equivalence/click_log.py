@@ -13,10 +13,18 @@ import numpy as np
 from heterps_hpc.dataset import Dataset, DatasetWriter, Keys, Rows, Schema, SlotSpec, offsets_of
 
 NUM_ROWS = 211
+NUM_DENSE = 3
 
 
-def write_click_log(path: Path, *, weight: bool = False, num_dense: int = 3) -> Dataset:
-    """Write it once; the same rows every time."""
+def write_click_logs(path: Path) -> None:
+    """The data of all cases: without and with sample weights, and a test set of other rows."""
+    write_click_log(path / "plain")
+    write_click_log(path / "weight", weight=True)
+    write_click_log(path / "test", seed=8)
+
+
+def write_click_log(path: Path, *, weight: bool = False, seed: int = 7) -> Dataset:
+    """The same rows every time."""
     schema = Schema(
         slots=(
             SlotSpec(name="user"),
@@ -26,17 +34,17 @@ def write_click_log(path: Path, *, weight: bool = False, num_dense: int = 3) -> 
             SlotSpec(name="page"),
             SlotSpec(name="item"),
         ),
-        dense_columns=tuple(f"d{number}" for number in range(num_dense)),
+        dense_columns=tuple(f"d{number}" for number in range(NUM_DENSE)),
         labels=("click",),
         has_weight=weight,
     )
     with DatasetWriter(path, schema, rows_per_shard=100, block_rows=16, seed=3) as writer:
-        writer.append(_rows(weight, num_dense))
+        writer.append(_rows(weight, seed))
     return Dataset.open(path)
 
 
-def _rows(weight: bool, num_dense: int) -> Rows:
-    rng = np.random.default_rng(7)
+def _rows(weight: bool, seed: int) -> Rows:
+    rng = np.random.default_rng(seed)
 
     def keys(count: int, cardinality: int, salt: int) -> np.ndarray:
         drawn = np.minimum(rng.zipf(1.3, count), cardinality).astype(np.uint64)
@@ -57,7 +65,7 @@ def _rows(weight: bool, num_dense: int) -> Rows:
             "page": Keys(keys(NUM_ROWS, 8, 1)),  # the same keys as users': they may share a table
             "item": Keys(keys(NUM_ROWS, 50, 5)),
         },
-        rng.standard_normal((NUM_ROWS, num_dense), np.float32) if num_dense else None,
+        rng.standard_normal((NUM_ROWS, NUM_DENSE), np.float32),
         (rng.random((NUM_ROWS, 1)) < 0.4).astype(np.float32),
         rng.random(NUM_ROWS, np.float32) + np.float32(0.1) if weight else None,
     )

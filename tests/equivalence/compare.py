@@ -21,6 +21,10 @@ def differences(got: Learned, expected: Learned, precision: str) -> list[str]:
     found += _names("dense tensors", got.dense, expected.dense)
     for name in expected.dense.keys() & got.dense.keys():
         found += _compare(f"dense {name}", got.dense[name], expected.dense[name], limit)
+    for name, value in expected.evaluation.items():
+        # scores are kept in float32, and one pair of 211 samples is 1e-4 of an AUC
+        if not abs(got.evaluation.get(name, np.nan) - value) <= (1e-3 if name == "auc" else 1e-5):
+            found.append(f"{name} on the test set: {got.evaluation.get(name)} instead of {value}")
     found += _names("tables", got.rows, expected.rows)
     for name in expected.rows.keys() & got.rows.keys():
         keys, vectors = got.rows[name]
@@ -65,13 +69,14 @@ def merge_ranks(parts: list[dict[str, Any]]) -> Learned:
             raise AssertionError(f"table {table}: a key is on two ranks")
         order = np.argsort(keys)
         rows[table] = (keys[order], vectors[order])
-    return Learned(list(parts[0]["losses"]), dense, rows)
+    return Learned(list(parts[0]["losses"]), dense, rows, dict(parts[0]["evaluation"]))
 
 
 def save(learned: Learned, path: Path) -> None:
     """Write a result; whole or not at all."""
     arrays: dict[str, NDArray[Any]] = {"losses": np.array(learned.losses)}
     arrays |= {f"dense/{name}": value for name, value in learned.dense.items()}
+    arrays |= {f"test/{name}": np.array(value) for name, value in learned.evaluation.items()}
     for name, (keys, vectors) in learned.rows.items():
         arrays[f"keys/{name}"], arrays[f"vectors/{name}"] = keys, vectors
     temporary = path.with_suffix(".part")
@@ -83,14 +88,16 @@ def save(learned: Learned, path: Path) -> None:
 def load(path: Path) -> Learned:
     """Read what `save` wrote."""
     with np.load(path) as arrays:
-        dense, rows = {}, {}
+        dense, rows, evaluation = {}, {}, {}
         for name in arrays.files:
             kind, _, rest = name.partition("/")
             if kind == "dense":
                 dense[rest] = arrays[name]
+            elif kind == "test":
+                evaluation[rest] = float(arrays[name])
             elif kind == "keys":
                 rows[rest] = (arrays[name], arrays[f"vectors/{rest}"])
-        return Learned(arrays["losses"].tolist(), dense, rows)
+        return Learned(arrays["losses"].tolist(), dense, rows, evaluation)
 
 
 def _names(what: str, got: dict[str, Any], expected: dict[str, Any]) -> list[str]:

@@ -2,7 +2,8 @@
 
 Deliberately plain: a dictionary of rows per table, autograd over the whole batch, a queue of
 late pushes. It shares with the runtime only what is published as a function of its arguments:
-the order of rows, the negatives, and the first value of a row or of a dense parameter.
+the order of rows, the negatives, the first value of a row or of a dense parameter, and the pure
+functions for learning rates and metrics, which have tests of their own.
 """
 
 from __future__ import annotations
@@ -25,17 +26,21 @@ from heterps_hpc.models.initial import make_module
 from heterps_hpc.models.layers import samples
 from heterps_hpc.negatives import distinct_keys, draw_negatives
 from heterps_hpc.runtime.lr import factor
+from heterps_hpc.runtime.metrics import auc, log_loss, normalised_entropy
 
 Row = NDArray[Any]
+Pulled = dict[str, tuple[NDArray[np.uint64], Tensor]]  # by table: distinct keys, their rows
 
 
 @dataclass
 class Learned:
-    """What is compared: losses by step, dense tensors, rows of every table sorted by key."""
+    """What is compared: losses by step, dense tensors, rows of every table sorted by key, and
+    the quality on a test set at the end."""
 
     losses: list[float]
     dense: dict[str, NDArray[Any]]
     rows: dict[str, tuple[NDArray[np.uint64], NDArray[Any]]]
+    evaluation: dict[str, float]
 
 
 def first_vectors(spec: TableSpec, seed: int, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -63,17 +68,18 @@ class OracleTable:
         self.vectors: dict[int, Row] = {}
         self.states: dict[int, dict[str, Any]] = {}
 
-    def pull(self, keys: NDArray[np.uint64]) -> NDArray[Any]:
-        """The vectors of distinct keys; a new key gets its first vector."""
+    def pull(self, keys: NDArray[np.uint64], create: bool = True) -> NDArray[Any]:
+        """The vectors of distinct keys; a new key gets its first vector, or reads as zeros."""
+        nothing = np.zeros(self.spec.dim, self.dtype)
         new = np.array([key for key in keys.tolist() if key not in self.vectors], np.uint64)
-        if len(new):
+        if len(new) and create:
             vectors = first_vectors(self.spec, self.seed, new).astype(self.dtype)
             for key, vector in zip(new.tolist(), vectors, strict=True):
                 self.vectors[key] = vector
                 self.states[key] = {}
         if len(keys) == 0:
             return np.zeros((0, self.spec.dim), self.dtype)
-        return np.stack([self.vectors[key] for key in keys.tolist()])
+        return np.stack([self.vectors.get(key, nothing) for key in keys.tolist()])
 
     def push(self, keys: NDArray[np.uint64], gradients: NDArray[Any], rate: float) -> None:
         """One optimizer step for each of the distinct keys: clip, decay, update."""
@@ -150,7 +156,28 @@ class Oracle:
             waiting.popleft()()
         dense = {name: value.detach().numpy().copy() for name, value in self.parameters.items()}
         rows = {name: table.sorted_rows() for name, table in self.tables.items()}
-        return Learned(losses, dense, rows)
+        return Learned(losses, dense, rows, self.evaluate())
+
+    def evaluate(self) -> dict[str, float]:
+        """Quality on the test set, all of it as one batch; nothing is created, nothing dropped."""
+        if self.job.data.test is None:
+            return {}
+        test = Dataset.open(self.job.data.test)
+        want = Want(slots=tuple(self.model.data_slots()), dense=True, labels=True)
+        order = Order(test, test.manifest.num_rows, shuffle=False)
+        with Reader(test, order, want) as reader:
+            batch = next(reader)
+        for module in self.modules.values():
+            module.eval()
+        with torch.no_grad():
+            score = self._forward(batch, create=False)[0]["score"].double().numpy()
+        assert batch.labels is not None
+        label = batch.labels[:, 0]
+        found = {"samples": float(len(score)), "auc": auc(score, label)}
+        if self.model.score_is_logit:
+            found["log_loss"] = log_loss(score, label)
+            found["normalised_entropy"] = normalised_entropy(score, label)
+        return found
 
     def _batches(self, total: int) -> Iterator[Batch]:
         data, train = self.job.data, self.job.train
@@ -169,12 +196,7 @@ class Oracle:
     def _step(self, batch: Batch, step: int, total: int) -> tuple[float, Callable[[], None]]:
         """One batch: pull, forward, backward, dense step; the push is left to the caller."""
         train = self.job.train
-        pulled = {name: self._pull(name, batch) for name in self.tables}
-        tensors = self._data_tensors(batch)
-        ids = torch.from_numpy(batch.sample_ids)
-        with samples(train.seed, batch.epoch, ids):
-            for layer in self.model.layers:
-                self._run(layer, tensors, batch, pulled)
+        tensors, pulled = self._forward(batch)
         weight = tensors.get("weight", torch.ones(batch.num_rows, dtype=self.dtype))
         loss = (tensors["loss"] * weight).sum() / weight.sum()
         self.optimizer.zero_grad(set_to_none=False)
@@ -193,13 +215,23 @@ class Oracle:
 
         return loss.item(), push
 
-    def _pull(self, table: str, batch: Batch) -> tuple[NDArray[np.uint64], Tensor]:
+    def _forward(self, batch: Batch, create: bool = True) -> tuple[dict[str, Tensor], Pulled]:
+        """All tensors of a batch, and the rows that they came from."""
+        pulled = {name: self._pull(name, batch, create) for name in self.tables}
+        tensors = self._data_tensors(batch)
+        ids = torch.from_numpy(batch.sample_ids)
+        with samples(self.job.train.seed, batch.epoch, ids):
+            for layer in self.model.layers:
+                self._run(layer, tensors, batch, pulled)
+        return tensors, pulled
+
+    def _pull(self, table: str, batch: Batch, create: bool) -> tuple[NDArray[np.uint64], Tensor]:
         """The distinct keys that a batch reads in a table, and their rows as a leaf tensor."""
         seen = [
             self._keys(lookup, batch)[0] for lookup in self.model.lookups if lookup.table == table
         ]
         keys = np.unique(np.concatenate(seen))
-        return keys, torch.from_numpy(self.tables[table].pull(keys)).requires_grad_()
+        return keys, torch.from_numpy(self.tables[table].pull(keys, create)).requires_grad_()
 
     def _keys(self, lookup: Lookup, batch: Batch) -> tuple[NDArray[np.uint64], ...]:
         """Flat (keys, sample, place within the sample, weight) of what a look-up reads."""
@@ -226,9 +258,7 @@ class Oracle:
         taken = place < (lookup.max_keys if lookup.pooling == "none" else np.inf)
         return tuple(part[taken] for part in (column.keys, sample, place, weight))
 
-    def _run(
-        self, layer: Layer, tensors: dict[str, Tensor], batch: Batch, pulled: dict[str, Any]
-    ) -> None:
+    def _run(self, layer: Layer, tensors: dict[str, Tensor], batch: Batch, pulled: Pulled) -> None:
         if layer.is_embedding:
             for name in layer.writes:
                 parts = [

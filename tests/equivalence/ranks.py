@@ -30,6 +30,7 @@ def run_case(comm: Any, case: Case, data: Path) -> Learned | None:
             "losses": result.losses,
             "dense": trainer.dense_tensors(),
             "rows": trainer.table_rows(),
+            "evaluation": result.evaluation,
         }
     finally:
         trainer.close()

@@ -15,7 +15,7 @@ import pytest
 
 from heterps_hpc.dataset import Dataset
 from tests.equivalence.cases import Case, full_product, make_job, make_layout, make_model, pairwise
-from tests.equivalence.click_log import write_click_log
+from tests.equivalence.click_log import write_click_logs
 from tests.equivalence.compare import differences, load, same_bits
 from tests.equivalence.oracle import Learned, Oracle
 from tests.mpi_run import mpirun, tail
@@ -33,8 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(6 * 3600 if FULL else 1800)]
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The click logs of all cases."""
     path = tmp_path_factory.mktemp("click_logs")
-    write_click_log(path / "plain")
-    write_click_log(path / "weight", weight=True)
+    write_click_logs(path)
     return path
 
 

@@ -12,7 +12,7 @@ from heterps_hpc.config import Job, SparseOptimizer
 from heterps_hpc.dataset import Dataset, Order, Reader, Want
 from heterps_hpc.models.initial import make_module
 from tests.equivalence.cases import Case, full_product, make_job, make_model, pairwise
-from tests.equivalence.click_log import write_click_log
+from tests.equivalence.click_log import write_click_logs
 from tests.equivalence.compare import differences
 from tests.equivalence.oracle import Learned, Oracle, first_vectors, row_step
 
@@ -20,8 +20,7 @@ from tests.equivalence.oracle import Learned, Oracle, first_vectors, row_step
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("click_logs")
-    write_click_log(path / "plain")
-    write_click_log(path / "weight", weight=True)
+    write_click_logs(path)
     return path
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from heterps_hpc.dataset import Dataset
 from tests.equivalence.cases import Case, make_job, make_layout, make_model, pairwise
-from tests.equivalence.click_log import write_click_log
+from tests.equivalence.click_log import write_click_logs
 from tests.equivalence.compare import differences
 from tests.equivalence.oracle import Oracle
 
@@ -26,8 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = None
     if MPI.COMM_WORLD.rank == 0:
         path = tmp_path_factory.mktemp("click_logs")
-        write_click_log(path / "plain")
-        write_click_log(path / "weight", weight=True)
+        write_click_logs(path)
     found = MPI.COMM_WORLD.bcast(path)
     assert found is not None
     return found
