@@ -2,7 +2,8 @@
 
     mpirun -n N python -m mpi4py -m benchmarks.train.ours WORKLOAD_JSON DATA STAGES MICRO STALENESS
 
-STAGES is e.g. `*:2` (all layers by two ranks) or `1:1,*:1` (the first layer by one, the rest by one).
+STAGES is e.g. `*:2` (all layers by two ranks) or `1:1,*:1` (the first layer by one rank, the
+others by another).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +97,51 @@ def mix64(values: Tensor) -> Tensor:
     return mixed ^ _shift(mixed, 31)
 
 
+class _LinearOfParts(torch.autograd.Function):
+    """A linear layer over inputs side by side, without laying them side by side in memory.
+
+    One matrix product per part, on a slice of the weights. `cat` would copy all pooled rows once
+    forward and once backward, which a wide embedding feels.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor, *parts: Tensor) -> Tensor:
+        """Σ part · slice of the weights + bias."""
+        ctx.save_for_backward(weight, *parts)
+        first = parts[0].shape[1]
+        out = torch.addmm(bias, parts[0], weight[:, :first].t())
+        for part in parts[1:]:
+            out.addmm_(part, weight[:, first : first + part.shape[1]].t())
+            first += part.shape[1]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the weights, slice by slice, and of those parts that want one."""
+        weight, *parts = ctx.saved_tensors
+        of_weight = torch.empty_like(weight)
+        of_parts: list[Tensor | None] = []
+        first = 0
+        for part, wanted in zip(parts, ctx.needs_input_grad[2:], strict=True):
+            columns = slice(first, first + part.shape[1])
+            torch.mm(gradient.t(), part, out=of_weight[:, columns])
+            of_parts.append(gradient.mm(weight[:, columns]) if wanted else None)
+            first += part.shape[1]
+        return of_weight, gradient.sum(dim=0), *of_parts
+
+
+def linear_of_parts(linear: nn.Linear, parts: tuple[Tensor, ...]) -> Tensor:
+    """A linear layer over matrices side by side."""
+    if len(parts) == 1:
+        values: Tensor = linear(parts[0])
+        return values
+    if torch.is_autocast_enabled(parts[0].device.type) or parts[0].is_meta:
+        joined: Tensor = linear(torch.cat(parts, dim=1))
+        return joined
+    product: Tensor = _LinearOfParts.apply(linear.weight, linear.bias, *parts)  # type: ignore[no-untyped-call]
+    return product
+
+
 class Fc(nn.Module):
     """Fully connected layer over its inputs side by side, then ReLU and dropout if wanted."""
 
@@ -107,8 +153,7 @@ class Fc(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """[rows, out_width]"""
-        joined = inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1)
-        values: Tensor = self.linear(joined)
+        values = linear_of_parts(self.linear, inputs)
         if self.relu:
             values = torch.relu(values)
         return values if self.dropout is None else self.dropout(values)
@@ -123,9 +168,7 @@ class Logit(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """[rows]"""
-        joined = inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1)
-        logits: Tensor = self.linear(joined)
-        return logits[:, 0]
+        return linear_of_parts(self.linear, inputs)[:, 0]
 
 
 class SharedFc(nn.Module):

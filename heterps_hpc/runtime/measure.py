@@ -66,9 +66,9 @@ class MeasuringTrainer(Trainer):
             phases = {n: s - before.get(n, 0.0) for n, s in self.watch.seconds.items()}
             self.phase_seconds.append(phases)
 
-    def _update_dense(self, step: int) -> None:
+    def _start_reduce(self) -> None:
         self.times.end_backward()
-        super()._update_dense(step)
+        super()._start_reduce()
 
 
 def main(arguments: list[str]) -> int:

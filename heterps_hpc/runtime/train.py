@@ -191,18 +191,24 @@ class Trainer:
         return False
 
     def _update(self, step: int) -> None:
-        """Apply the gradients of a batch: dense parameters first, then table rows."""
+        """Apply the gradients of a batch: rows are pushed while the reducer sums the dense ones."""
         if self.dense is not None:
-            self._update_dense(step)
+            self._start_reduce()
         if self.sparse is not None:
             sparse = self.job.train.sparse
             self.sparse.push(step, sparse.lr * factor(sparse.schedule, step, self.steps.total))
+        if self.dense is not None:
+            self._update_dense(step)
+
+    def _start_reduce(self) -> None:
+        assert self.dense is not None
+        with self.watch.phase("reduce"):
+            self.reducer.start(self.dense.modules.gradients)
 
     def _update_dense(self, step: int) -> None:
         assert self.dense is not None
         modules, spec = self.dense.modules, self.job.train.dense
         with self.watch.phase("reduce"):
-            self.reducer.start(modules.gradients)
             self.reducer.finish()
         clip = None
         if spec.clip_norm is not None:
