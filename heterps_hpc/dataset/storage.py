@@ -36,7 +36,7 @@ class ShardFile:
     ) -> None:
         self.path = path
         self.block_rows = block_rows
-        self._chunks: dict[str, NDArray[np.int64]] = {}
+        self._chunks: dict[str, list[int]] = {}
         self._datasets: dict[str, Any] = {}
         self.starts: dict[str, NDArray[np.int64]] = {}
         self._descriptor = -1
@@ -110,27 +110,33 @@ class ShardFile:
             selection = np.s_[first:last]
             self._datasets[column.path].read_direct(out, selection)
             return
-        view = out.reshape(-1).view(np.uint8).data
         size, step = column.item_bytes, self.block_rows
+        if first % step == 0 and last - first <= step:  # one chunk, as a shuffled order has it
+            self._pread(out, (last - first) * size, addresses[first // step])
+            return
+        view = out.reshape(-1).view(np.uint8).data
         chunk_bytes = step * size
         done = 0
         while first < last:
             chunk, within = divmod(first, step)
-            address = int(addresses[chunk])
+            address = addresses[chunk]
             end = chunk + 1
             while end * step < last and addresses[end] == address + (end - chunk) * chunk_bytes:
                 end += 1  # neighbours in the file too: one read for all of them
             count = min(last, end * step) - first
-            self._pread(view[done : done + count * size], address + within * size)
+            piece = view[done : done + count * size]
+            self._pread(piece, count * size, address + within * size)
             done += count * size
             first += count
 
-    def _pread(self, view: memoryview, offset: int) -> None:
-        while view:
-            count = os.preadv(self._descriptor, [view], offset)
-            if count == 0:
+    def _pread(self, out: Any, num_bytes: int, offset: int) -> None:
+        count = os.preadv(self._descriptor, [out], offset)
+        while count < num_bytes:  # rare: a signal, or a disk that reads in smaller pieces
+            view = memoryview(out).cast("B")[count:num_bytes]
+            more = os.preadv(self._descriptor, [view], offset + count)
+            if more == 0:
                 raise UserError(f"{self.path}: ends early; it was cut off while being read")
-            view, offset = view[count:], offset + count
+            count += more
 
     def abandon(self) -> None:
         """Let go of a file that belongs to the process which forked this one."""
@@ -153,8 +159,8 @@ class ShardFile:
             self._file = None
 
 
-def _chunk_addresses(dataset: Any, block_rows: int) -> NDArray[np.int64]:
-    addresses = np.zeros(-(-dataset.shape[0] // block_rows), np.int64)
+def _chunk_addresses(dataset: Any, block_rows: int) -> list[int]:
+    addresses = [0] * -(-dataset.shape[0] // block_rows)
 
     def note(info: Any) -> None:
         addresses[info.chunk_offset[0] // block_rows] = info.byte_offset

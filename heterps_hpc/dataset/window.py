@@ -13,11 +13,14 @@ from heterps_hpc.dataset.columns import Keys, Rows, gather_ragged, offsets_of
 from heterps_hpc.dataset.dataset import Dataset
 from heterps_hpc.dataset.manifest import SlotSpec
 from heterps_hpc.dataset.order import BlockTable, Window
+from heterps_hpc.dataset.recycler import Recycler
 from heterps_hpc.dataset.storage import ShardFile, Storage
 from heterps_hpc.errors import UserError
 from heterps_hpc.values import nearest
 
 Int64s = NDArray[np.int64]
+_WINDOWS_IN_USE = 4  # being made, being cut up, and those whose batches are in use
+
 Run = tuple[ShardFile, int, int, int]
 
 
@@ -70,23 +73,24 @@ class WindowLoader:
         for slot in self._slots:
             columns.extend(_slot_columns(slot))
         self._storage = Storage(dataset, columns)
+        self._recycler = Recycler(limit=_WINDOWS_IN_USE * (len(columns) + 1))
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
     def load(self, window: Window, picks: Int64s | None) -> Rows:
         """The picked rows of the window's blocks (None: all as they are), in that order."""
         shards = [self._storage.shard(int(self._table.shard[block])) for block in window.blocks]
+        runs = self._runs(window, shards)
         single = {
-            name: self._load_rows(column, window, shards, picks)
+            name: self._load_rows(column, runs, window.num_rows, picks)
             for name, column in self._single.items()
         }
-        slots = {
-            slot.name: (
-                Keys(self._load_rows(_slot_columns(slot)[0], window, shards, picks))
-                if slot.kind == "one"
-                else self._load_many(slot, window, shards, picks)
-            )
-            for slot in self._slots
-        }
+        slots = {}
+        for slot in self._slots:
+            if slot.kind == "one":
+                column = _slot_columns(slot)[0]
+                slots[slot.name] = Keys(self._load_rows(column, runs, window.num_rows, picks))
+            else:
+                slots[slot.name] = self._load_many(slot, window, shards, runs, picks)
         return Rows(slots, **single, sample_ids=self._sample_ids(window, picks))
 
     def _sample_ids(self, window: Window, picks: Int64s | None) -> Int64s:
@@ -95,34 +99,6 @@ class WindowLoader:
         ids = np.repeat(shift, counts)
         ids += np.arange(window.num_rows)
         return ids if picks is None else ids[picks]
-
-    def _load_rows(
-        self,
-        column: shardfile.Column,
-        window: Window,
-        shards: list[ShardFile],
-        picks: Int64s | None,
-    ) -> NDArray[Any]:
-        if picks is None:
-            out: NDArray[Any] = np.empty(column.shape(window.num_rows), column.dtype)
-            self._read_rows(column, window, shards, out)
-            return out
-        staged = self._buffer("rows", column, window.num_rows)
-        self._read_rows(column, window, shards, staged)
-        out = np.empty(column.shape(len(picks)), column.dtype)
-        # mode="clip" lets numpy write into `out` directly; picks are in range by construction
-        np.take(staged, picks, axis=0, out=out, mode="clip")
-        return out
-
-    def _read_rows(
-        self,
-        column: shardfile.Column,
-        window: Window,
-        shards: list[ShardFile],
-        out: NDArray[Any],
-    ) -> None:
-        for shard, first, last, place in self._runs(window, shards):
-            shard.read(column, first, last, out[place : place + last - first])
 
     def _runs(self, window: Window, shards: list[ShardFile]) -> list[Run]:
         """Rows to read (shard, first, last) and their place; neighbouring blocks as one."""
@@ -138,12 +114,31 @@ class WindowLoader:
             place += last - first
         return runs
 
+    def _load_rows(
+        self, column: shardfile.Column, runs: list[Run], num_rows: int, picks: Int64s | None
+    ) -> NDArray[Any]:
+        if picks is None:
+            out = self._recycler.empty(column.shape(num_rows), column.dtype)
+            _read_rows(column, runs, out)
+            return out
+        staged = self._buffer("rows", column, num_rows)
+        _read_rows(column, runs, staged)
+        out = self._recycler.empty(column.shape(len(picks)), column.dtype)
+        # mode="clip" lets numpy write into `out` directly; picks are in range by construction
+        np.take(staged, picks, axis=0, out=out, mode="clip")
+        return out
+
     def _load_many(
-        self, slot: SlotSpec, window: Window, shards: list[ShardFile], picks: Int64s | None
+        self,
+        slot: SlotSpec,
+        window: Window,
+        shards: list[ShardFile],
+        runs: list[Run],
+        picks: Int64s | None,
     ) -> Keys:
         keys, lengths, *weights = _slot_columns(slot)
         counts = self._buffer("lengths", lengths, window.num_rows)
-        self._read_rows(lengths, window, shards, counts)
+        _read_rows(lengths, runs, counts)
         if picks is None:
             return Keys(
                 self._read_keys(keys, slot.name, window, shards, None),
@@ -172,14 +167,17 @@ class WindowLoader:
             ranges.append((shard, first, last))
         total = sum(last - first for _, first, last in ranges)
         if places is None:
-            staged: NDArray[Any] = np.empty(total, column.dtype)
+            staged = self._recycler.empty((total,), column.dtype)
         else:
             staged = self._buffer("keys", column, total)
         done = 0
         for shard, first, last in ranges:
             shard.read(column, first, last, staged[done : done + last - first])
             done += last - first
-        return staged if places is None else np.take(staged, places)
+        if places is None:
+            return staged
+        out = self._recycler.empty((len(places),), column.dtype)
+        return np.take(staged, places, out=out, mode="clip")
 
     def _buffer(self, use: str, column: shardfile.Column, length: int) -> NDArray[Any]:
         num_bytes = length * column.item_bytes
@@ -192,6 +190,11 @@ class WindowLoader:
         """Close the shards and drop the buffers."""
         self._storage.close()
         self._buffers.clear()
+
+
+def _read_rows(column: shardfile.Column, runs: list[Run], out: NDArray[Any]) -> None:
+    for shard, first, last, place in runs:
+        shard.read(column, first, last, out[place : place + last - first])
 
 
 def _slot_columns(slot: SlotSpec) -> list[shardfile.Column]:

@@ -1,0 +1,182 @@
+"""Data: text to shards beside pandas and a plain loop; the reader beside a bare memory map.
+
+python -m benchmarks.data [--quick] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from benchmarks.data_input import write_binaries, write_criteo_like
+from benchmarks.peers import PEERS, peer_python
+from benchmarks.record import Report, alternating_medians, pin_to_cores, standard_options
+from data_prep.criteo import CriteoSource
+from data_prep.options import Options
+from data_prep.prepare import prepare
+from data_prep.synthetic import SyntheticSlot, write_synthetic
+from heterps_hpc.dataset import Compression, Dataset, Order, Reader, Want
+
+BATCH = 4096
+NUM_SLOTS = 26
+PEERS.setdefault("pandas", [["pandas==3.1.1", "numpy==2.4.6", "h5py==3.16.0", "xxhash==4.1.0"]])
+
+
+def prepare_seconds_per_row(source: Path, out: Path) -> float:
+    """Ours, in one process, on the core that the rivals get."""
+    shutil.rmtree(out, ignore_errors=True)
+    started = time.perf_counter()
+    made = prepare(CriteoSource([source]), Options(out, processes=1))
+    return (time.perf_counter() - started) / made["train"].num_rows
+
+
+def rival_seconds_per_row(python: Path, kind: str, source: Path, out: Path) -> float:
+    """A rival, in a process of its own; it inherits the core."""
+    script = Path(__file__).with_name("data_rivals.py")
+    ran = subprocess.run(
+        [python, script, kind, source, out], check=True, capture_output=True, text=True
+    )
+    return float(ran.stdout)
+
+
+def preparation(report: Report, folder: Path, num_rows: int, repeats: int) -> None:
+    """Criteo text to shards."""
+    large, small = folder / "large.tsv", folder / "small.tsv"
+    write_criteo_like(large, num_rows)
+    write_criteo_like(small, num_rows // 10)  # enough for the loop, which is slow
+    python = peer_python("pandas")
+    work: dict[str, Callable[[], float]] = {
+        "data_prep": lambda: prepare_seconds_per_row(large, folder / "ours"),
+        "pandas": lambda: rival_seconds_per_row(python, "pandas", large, folder / "pandas.h5"),
+        "loop": lambda: rival_seconds_per_row(python, "loop", small, folder / "loop.h5"),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(repeats):
+        for name, run in work.items():
+            seconds[name].append(run())
+    rate = {name: 1 / statistics.median(values) for name, values in seconds.items()}
+    report.add("Criteo text to shards, one core", rate["data_prep"], "rows/s", ">= 200000")
+    report.add("the same by pandas.read_csv", rate["pandas"], "rows/s")
+    report.add("the same by a Python loop", rate["loop"], "rows/s")
+    report.add("data_prep / pandas", rate["data_prep"] / rate["pandas"], "x", ">= 3")
+    report.add("data_prep / Python loop", rate["data_prep"] / rate["loop"], "x")
+
+
+def epoch(dataset: Dataset, shuffle: bool) -> int:
+    """Read all keys once, as a rank that holds all slots does."""
+    want = Want(tuple(slot.name for slot in dataset.manifest.slots))
+    order = Order(dataset, BATCH, seed=1, shuffle=shuffle)
+    with Reader(dataset, order, want, num_epochs=1) as reader:
+        return sum(len(keys.keys) for batch in reader for keys in batch.slots.values())
+
+
+def map_epoch(folder: Path, names: list[str], num_rows: int, order: np.ndarray | None) -> int:
+    """The same by numpy.memmap: a copy of each column's rows of each batch."""
+    columns = [np.memmap(folder / name, np.uint64, "r") for name in names]
+    total = 0
+    for first in range(0, num_rows, BATCH):
+        rows = slice(first, first + BATCH) if order is None else order[first : first + BATCH]
+        total += sum(len(np.array(column[rows])) for column in columns)
+    return total
+
+
+def reading(report: Report, folder: Path, num_rows: int, repeats: int) -> None:
+    """The reader beside memory maps of the same bytes, all of them in the page cache."""
+    slots = [SyntheticSlot(f"s{number}", 100_000) for number in range(NUM_SLOTS)]
+    write_synthetic(folder / "one", num_rows, slots, num_dense=0)
+    dataset = Dataset.open(folder / "one")
+    names = [slot.name for slot in slots]
+    write_binaries(folder / "raw", dict(_columns(dataset)))
+    scattered = np.random.default_rng(0).permutation(num_rows)
+    seconds = alternating_medians(
+        {
+            "map": lambda: map_epoch(folder / "raw", names, num_rows, None),
+            "reader in order": lambda: epoch(dataset, False),
+            "reader shuffled": lambda: epoch(dataset, True),
+            "map shuffled": lambda: map_epoch(folder / "raw", names, num_rows, scattered),
+        },
+        repeats,
+    )
+    total = num_rows * NUM_SLOTS
+    rate = {name: total / value for name, value in seconds.items()}
+    report.add("numpy.memmap, in order", rate["map"], "keys/s")
+    report.add("numpy.memmap, rows shuffled", rate["map shuffled"], "keys/s")
+    report.add("reader, in order", rate["reader in order"], "keys/s")
+    report.add("reader, shuffled", rate["reader shuffled"], "keys/s")
+    order = "reader in order / numpy.memmap in order"
+    report.add(order, rate["reader in order"] / rate["map"], "x", ">= 0.7")
+    shuffled = "reader shuffled / numpy.memmap in order"
+    report.add(shuffled, rate["reader shuffled"] / rate["map"], "x", ">= 0.7")
+    ratio = rate["reader shuffled"] / rate["map shuffled"]
+    report.add("reader shuffled / numpy.memmap shuffled", ratio, "x")
+
+
+def _columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
+    for slot in dataset.manifest.slots:
+        order = Order(dataset, dataset.manifest.num_rows, shuffle=False)
+        with Reader(dataset, order, Want((slot.name,)), num_epochs=1) as reader:
+            yield slot.name, next(reader).slots[slot.name].keys
+
+
+def many_keys(report: Report, folder: Path, num_rows: int, repeats: int) -> None:
+    """Slots of several keys per sample."""
+    slots = [SyntheticSlot(f"m{number}", 100_000, keys_per_sample=5) for number in range(5)]
+    write_synthetic(folder / "many", num_rows, slots, num_dense=0)
+    dataset = Dataset.open(folder / "many")
+    total = epoch(dataset, False)
+    seconds = alternating_medians(
+        {"order": lambda: epoch(dataset, False), "shuffled": lambda: epoch(dataset, True)}, repeats
+    )
+    report.add("reader, 5 keys per sample, in order", total / seconds["order"], "keys/s")
+    report.add("reader, 5 keys per sample, shuffled", total / seconds["shuffled"], "keys/s")
+
+
+def compression(report: Report, folder: Path, repeats: int) -> None:
+    """What each filter saves and costs, on Criteo's columns."""
+    sources = {}
+    for name in get_args(Compression):
+        started = time.perf_counter()
+        out = folder / f"packed-{name}"
+        prepare(CriteoSource([folder / "large.tsv"]), Options(out, compression=name))
+        seconds = time.perf_counter() - started
+        sources[name] = Dataset.open(out)
+        manifest = sources[name].manifest
+        ratio = manifest.raw_bytes / manifest.num_stored_bytes
+        report.add(f"compression {name}: ratio", ratio, "x")
+        report.add(f"compression {name}: writing", manifest.num_rows / seconds, "rows/s")
+    seconds_of = alternating_medians(
+        {name: (lambda d=dataset: epoch(d, True)) for name, dataset in sources.items()}, repeats
+    )
+    for name, dataset in sources.items():
+        total = dataset.manifest.num_rows * NUM_SLOTS
+        report.add(f"compression {name}: reading", total / seconds_of[name], "keys/s")
+
+
+def main() -> None:
+    given = standard_options(__doc__).parse_args()
+    pin_to_cores([0])
+    report = Report("data", "Preparing and reading click logs")
+    report.notes.append(
+        "All on one core and from the page cache. pandas encodes categories and hashes distinct "
+        "values only; memmap copies each column's rows of each batch of 4,096."
+    )
+    with tempfile.TemporaryDirectory(prefix="heterps-bench-") as name:
+        folder = Path(name)
+        preparation(report, folder, 200_000 if given.quick else 600_000, 1 if given.quick else 3)
+        reading(report, folder, 400_000 if given.quick else 1_000_000, 5)
+        if not given.quick:
+            many_keys(report, folder, 500_000, 5)
+            compression(report, folder, 3)
+    report.finish(given.json)
+
+
+if __name__ == "__main__":
+    main()
