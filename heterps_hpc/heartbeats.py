@@ -6,7 +6,9 @@ Ranks write them (heterps_hpc.runtime.watch); launchers, `heterps status` and pe
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field
@@ -89,3 +91,25 @@ def describe_all(run: RunDir, now: float | None = None) -> list[str]:
             silent = beat.is_silent(now, limit)
             lines.append((not silent, beat.rank, beat.describe(now, limit)))
     return [line for _, _, line in sorted(lines)]
+
+
+# how launchers name a process that died: hydra and Open MPI by its number, srun by its task
+_DEAD_PROCESS = re.compile(r"\bPID[ :]+(\d+)")
+_DEAD_TASK = re.compile(r"\btasks? (\d+): (?:Killed|Terminated|Segmentation|Aborted|Bus)")
+_DEAD_OF = re.compile(r"(?:KILLED BY SIGNAL|EXIT CODE|on signal)[: ]+(\d+)")
+
+
+def last_words_of_dead(run: RunDir, lines: Iterable[str]) -> str | None:
+    """Who died without a word, from the launcher's output and the last heartbeats."""
+    text = "\n".join(lines)
+    pids = {int(number) for number in _DEAD_PROCESS.findall(text)}
+    tasks = {int(number) for number in _DEAD_TASK.findall(text)}
+    for beat in read_beats(run):
+        if beat.pid in pids or beat.rank in tasks:
+            how = _DEAD_OF.search(text)
+            cause = f"killed by signal {how.group(1)}" if how else "killed"
+            return (
+                f"rank {beat.rank} {beat.role} stage {beat.stage} on {beat.host}, step "
+                f"{beat.step}, phase {beat.phase!r}: {cause}"
+            )
+    return None

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from heterps_hpc import history
 from heterps_hpc.config import WatchSpec
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.heartbeats import describe_all, read_beats
+from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_beats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.heart import Hearts
@@ -88,22 +88,26 @@ class Watch:
         self._reported_since = since
         self._hearts.write()
         self._dump_stacks()
-        report = self._run_dir.logs / f"stall-{self._stopwatch.step:09d}.txt"
-        try:
-            file = report.open("x", encoding="utf-8")
-        except FileExistsError:  # another rank reports
-            self._over.wait(_SECONDS_FOR_REPORT)
-        else:
+        if self._is_reporter():
             self._over.wait(_SECONDS_FOR_STACKS)
-            with file:
-                lines = describe_all(self._run_dir)
-                file.write("\n".join([*lines, "", self._all_stacks()]))
-            self._tell(lines, report)
+            self._report()
+        else:
+            self._over.wait(_SECONDS_FOR_REPORT)
         if self._spec.on_stall == "stop" and not self._over.is_set():
             history.record(self._run_dir, "rank_end", rank=self._rank, code=int(ExitCode.STALLED))
             MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
 
-    def _tell(self, lines: list[str], report: Path) -> None:
+    def _is_reporter(self) -> bool:
+        """One rank speaks for all: the first whose heart beats."""
+        silent_after = SILENT_FACTOR * self._spec.heartbeat_seconds
+        now = time.time()
+        alive = [b.rank for b in read_beats(self._run_dir) if not b.is_silent(now, silent_after)]
+        return self._rank == min(alive, default=self._rank)
+
+    def _report(self) -> None:
+        lines = describe_all(self._run_dir)
+        report = self._run_dir.logs / f"stall-{self._stopwatch.step:09d}.txt"
+        report.write_text("\n".join([*lines, "", self._all_stacks()]), encoding="utf-8")
         what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
         history.record(self._run_dir, "stall", step=self._stopwatch.step, ranks=lines)
         log.error("%s\n%s", what, "\n".join(lines))

@@ -36,7 +36,7 @@ class Run:
 
     def start(
         self,
-        timeout: float = 60,
+        timeout: float = 240,
         environment: Mapping[str, str] | None = None,
         program: list[str] = RANK_PROGRAM,
     ) -> Outcome:
@@ -44,10 +44,6 @@ class Run:
         history.record(self.directory, "start", launcher="test")
         arguments = [*program, str(self.directory.path)]
         return mpirun(self.layout.num_ranks, arguments, timeout, environment)
-
-    def with_layout(self, name: str, case: Case, **train: Any) -> Run:
-        """The same run directory, to go on under another layout."""
-        return make_run(self.directory.path, self.job.data.train.parent, case, name, **train)
 
     def learned(self) -> Learned:
         """Everything that the newest checkpoint holds."""
@@ -73,7 +69,8 @@ def make_run(
 ) -> Run:
     """Freeze a job and a layout; `other` are further keys of the job, such as watch."""
     described = make_job(case, data).model_dump(mode="json", exclude_none=True)
-    described["train"] |= {"steps": steps, **other.pop("train", {})}
+    # Horovod's start takes longer than these runs; sums over MPI are as repeatable
+    described["train"] |= {"steps": steps, "reducer": "mpi", **other.pop("train", {})}
     described["checkpoint"] = {"at_end": True, "keep": 2, **other.pop("checkpoint", {})}
     if every_steps is not None:
         described["checkpoint"]["every_steps"] = every_steps

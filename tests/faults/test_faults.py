@@ -1,0 +1,111 @@
+"""Signals, full disks, errors and stops: each ends, or goes on, the way it should."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heterps_hpc.checkpoint.store import steps_of
+from heterps_hpc.exit_codes import ExitCode
+from tests.faults.conftest import CASE, NUM_SEEDS
+from tests.faults.runs import (
+    FAULTY_PROGRAM,
+    Learned,
+    Run,
+    different_bits,
+    different_numbers,
+    events,
+    make_run,
+    metrics,
+)
+from tests.mpi_run import Outcome
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def disturb(run: Run, **fault: Any) -> Outcome:
+    return run.start(environment={"HETERPS_FAULT": json.dumps(fault)}, program=FAULTY_PROGRAM)
+
+
+OTHER_LAYOUTS = ["1", "3", "split slot", "tables last, 2+2", "cpu-gpu-cpu"]
+
+
+def test_a_signal_stops_and_any_layout_goes_on(
+    data: Path, undisturbed: Learned, tmp_path: Path
+) -> None:
+    """One rank gets SIGUSR1: all agree on a batch, save, and end with the code for it."""
+    run = make_run(tmp_path, data, CASE, every_steps=None, train={"metrics_every": 1})
+    outcome = disturb(run, rank=2, at="step", count=5, do="signal")
+    assert outcome.returncode == ExitCode.STOPPED, outcome.output
+    (step,) = steps_of(run.directory.checkpoints)
+    assert 5 <= step <= 8  # the vote counts a batch or two later
+    stopped = {event["rank"]: event["code"] for event in events(run, "rank_end")}
+    assert stopped == dict.fromkeys(range(3), int(ExitCode.STOPPED))
+
+    layouts = OTHER_LAYOUTS if NUM_SEEDS > 10 else OTHER_LAYOUTS[2:3]
+    for name in layouts:
+        again = make_run(tmp_path / name, data, CASE, name, every_steps=None)
+        again.directory.checkpoints.rmdir()
+        shutil.copytree(run.directory.checkpoints, again.directory.checkpoints)
+        again.start().check()
+        assert different_numbers(again.learned(), undisturbed, 1e-5) == []
+
+    run.start().check()
+    assert different_bits(run.learned(), undisturbed) == []
+    assert [line["step"] for line in metrics(run) if line["kind"] == "train"] == list(range(1, 13))
+
+
+def test_a_full_disk_is_told_and_training_goes_on(
+    data: Path, undisturbed: Learned, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, data, CASE)
+    outcome = disturb(run, rank=1, at="write", count=30, do="full")
+    outcome.check()
+    assert "No space left on device" in run.directory.rank_log(0).read_text()
+    failed = events(run, "save_failed")
+    assert failed
+    assert "rank 1 sparse stage 0 on" in failed[0]["why"]
+    run.start().check()  # room again: what could not be saved is done again
+    assert different_bits(run.learned(), undisturbed) == []
+
+
+def test_an_error_ends_the_world_and_says_where(data: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path, data, CASE)
+    outcome = disturb(run, rank=2, at="step", count=4, do="raise")
+    assert outcome.returncode == ExitCode.RANK_FAILED
+    (end,) = events(run, "rank_end")
+    assert time.time() - end["time"] < 10
+    said = "rank 2 dense stage 1 on "
+    assert said in outcome.output
+    assert "step 2" in outcome.output or "step 3" in outcome.output
+    assert "RuntimeError: a fault that was asked for" in outcome.output
+    assert said in run.reasons()
+
+
+def test_the_watch_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
+    watch = {"heartbeat_seconds": 0.4, "stall_seconds": 3.0}
+    run = make_run(tmp_path, data, CASE, watch=watch)
+    outcome = disturb(run, rank=1, at="step", count=6, do="stop")
+    assert not outcome.timed_out
+    assert outcome.returncode != 0
+    assert "rank 1 sparse stage 0 on" in outcome.output
+    assert "is silent for" in outcome.output
+    assert "waits for" in outcome.output
+    assert int(ExitCode.STALLED) in {event["code"] for event in events(run, "rank_end")}
+    (report,) = run.directory.logs.glob("stall-*.txt")
+    text = report.read_text()
+    assert "no stack: the rank is silent" in text
+    assert "_one_step" in text
+
+
+def test_a_slow_rank_is_reported_and_training_goes_on(data: Path, tmp_path: Path) -> None:
+    watch = {"heartbeat_seconds": 0.2, "stall_seconds": 1.0, "on_stall": "report"}
+    run = make_run(tmp_path, data, CASE, watch=watch)
+    disturb(run, rank=2, at="step", count=6, do="sleep", seconds=8.0).check()
+    lines = [line for stall in events(run, "stall") for line in stall["ranks"]]
+    assert any("waits for" in line and "of rank 2" in line for line in lines)
