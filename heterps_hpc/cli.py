@@ -82,6 +82,7 @@ def launch(
     on: On = "local",
     resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Print what would be started.")] = False,
+    wait: Annotated[bool, typer.Option(help="Follow a Slurm job to its end.")] = True,
 ) -> None:
     """Start the ranks of a planned run, by mpirun here or as one Slurm job."""
     from heterps_hpc.commands import launch as launching
@@ -95,8 +96,37 @@ def launch(
         _say(launching.preview(job, cluster, layout, directory, _where(on)))
         return
     with directory.hold():
-        code = start(job, cluster, layout, directory, _where(on), resume=resume)
+        code = start(job, cluster, layout, directory, _where(on), resume=resume, wait=wait)
     _exit(code)
+
+
+@app.command()
+def status(run_dir: RunDirectory) -> None:
+    """Say where a run stands: state, progress, checkpoints, what each rank does."""
+    from heterps_hpc.commands import launch as launching
+
+    launching.status(run_dir)
+
+
+@app.command()
+def cancel(
+    run_dir: RunDirectory,
+    save: Annotated[bool, typer.Option(help="Save a checkpoint first, do not requeue.")] = False,
+) -> None:
+    """End the Slurm job of a run, all its components at once."""
+    from heterps_hpc.commands import launch as launching
+
+    launching.cancel(run_dir, save=save)
+
+
+@app.command()
+def doctor(
+    need: Annotated[str, typer.Option(help="What must work: both, local or slurm.")] = "both",
+) -> None:
+    """Check Python, MPI, torch, Horovod, HDF5, the tables and Slurm; say how to mend each."""
+    from heterps_hpc.commands import launch as launching
+
+    _exit(launching.doctor(need))
 
 
 @app.command()

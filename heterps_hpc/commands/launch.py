@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 from heterps_hpc.cluster import Cluster
@@ -80,6 +81,30 @@ def preview(job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: s
         as_root=os.geteuid() == 0,
     )
     return shlex.join(command)
+
+
+def doctor(need: str) -> ExitCode:
+    """Say what works on this machine."""
+    from heterps_hpc.launch.doctor import report
+
+    if need not in ("both", "local", "slurm"):
+        raise UserError(f"--need is {need!r}; valid: both, local, slurm")
+    return report(need)  # type: ignore[arg-type]
+
+
+def status(run_dir: Path) -> None:
+    """Say where a run stands."""
+    from heterps_hpc.launch.status import show
+
+    show(run_dir)
+
+
+def cancel(run_dir: Path, *, save: bool) -> None:
+    """End a run's Slurm job."""
+    from heterps_hpc.launch import slurm
+
+    slurm.cancel(run_dir, save=save)
+    log.info("job %d: %s", slurm.job_of(RunDir(run_dir)), "saving" if save else "cancelled")
 
 
 def refuse_mixing(directory: RunDir, resume: bool) -> None:

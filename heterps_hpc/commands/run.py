@@ -44,13 +44,20 @@ def ready_profile(job: Job, cluster: Cluster, directory: RunDir, on: str) -> Pro
 
 
 def launch(
-    job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: str, *, resume: bool
+    job: Job,
+    cluster: Cluster,
+    layout: Layout,
+    directory: RunDir,
+    on: str,
+    *,
+    resume: bool,
+    wait: bool = True,
 ) -> ExitCode:
-    """Start the ranks, here or on Slurm, and wait for them."""
+    """Start the ranks, here or on Slurm, and wait for them (a Slurm job may go on alone)."""
     from heterps_hpc.commands.launch import launch_local, launch_slurm
 
     if on == "slurm":
-        return launch_slurm(job, cluster, layout, directory, resume=resume)
+        return launch_slurm(job, cluster, layout, directory, resume=resume, wait=wait)
     return launch_local(job, layout, directory, resume=resume)
 
 

@@ -53,7 +53,7 @@ def preflight(
 
     On a CUDA pool it also gives every rank of a node a device of its own.
     """
-    library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
+    library = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split())
     problem = world_problem(comm.size, layout.num_ranks, os.environ, library)
     if problem is not None:
         raise UserError(problem)

@@ -9,6 +9,7 @@ from heterps_hpc import history
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch import slurm as launcher
+from heterps_hpc.launch.progress import last_metrics
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import BEHAVE, ROOT, cpu_pool, gpu_pool, make_cluster, make_job
@@ -47,12 +48,25 @@ class Launched:
             lambda: len(self.facts(restart)) == num_ranks,
         )
 
-    def skip_the_delay(self) -> None:
-        """Slurm holds a requeued job back for two minutes; start it now."""
-        self.slurm.wait_for("all components queued again", self._queued_again)
-        self.slurm.run("scontrol", "update", f"JobId={self.job_id}", "StartTime=now")
+    def wait_for_step(self, step: int) -> None:
+        """Until training has reached a step."""
 
-    def _queued_again(self) -> bool:
+        def reached() -> bool:
+            newest = last_metrics(self.run.metrics)
+            return newest is not None and int(newest["step"]) >= step
+
+        self.slurm.wait_for(f"step {step}", reached)
+
+    def skip_the_delay(self) -> None:
+        """Slurm holds a requeued job back for two minutes; start it soon.
+
+        Not at once: within the same second its credential still counts as revoked.
+        """
+        self.slurm.wait_for("all components queued again", self.queued_again)
+        self.slurm.run("scontrol", "update", f"JobId={self.job_id}", "StartTime=now+2seconds")
+
+    def queued_again(self) -> bool:
+        """Whether all components wait for another start."""
         state = launcher.state(self.job_id)
         assert state is not None
         return all(part.waiting and part.restarts for part in state.components)

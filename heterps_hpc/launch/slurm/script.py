@@ -63,7 +63,7 @@ def render(
         setup=site.setup,
         environment=variables,
         flavour=flavour,
-        srun=["srun", f"--mpi={site.srun_mpi or _PLUGIN[flavour]}", "--kill-on-bad-exit=1"],
+        srun=["srun", f"--mpi={site.srun_mpi or plugin_of(flavour)}", "--kill-on-bad-exit=1"],
         parts=_srun_parts(layout, cluster, job, run.path, python, program),
         history=run.history,
         after=[*site.prefix, python, "-m", "heterps_hpc.launch.slurm.after", str(run.path)],
@@ -76,6 +76,11 @@ def one_component(component: Component, cluster: Cluster, job: Job) -> str:
     header = options.component_options(component, cluster, limit)
     lines = [f"#SBATCH {options.sbatch_word(word)}" for word in header]
     return "\n".join(["#!/bin/bash", *lines, "true", ""])
+
+
+def plugin_of(flavour: Flavour) -> str:
+    """The plugin of srun that gives this MPI one world; a wrong one gives worlds of one rank."""
+    return _PLUGIN[flavour]
 
 
 def job_name(name: str) -> str:

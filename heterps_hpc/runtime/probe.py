@@ -1,0 +1,108 @@
+"""What a rank finds when it starts, as one line of JSON; `heterps doctor` runs it under mpirun.
+
+Each fact is looked up by itself, so that one broken library does not hide the others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+Facts = dict[str, str | int | bool | None]
+
+
+def mpi_facts() -> Facts:
+    """World, library and thread level."""
+    from mpi4py import MPI
+
+    levels = {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+        MPI.THREAD_MULTIPLE: "multiple",
+    }
+    world = MPI.COMM_WORLD
+    return {
+        "mpi_library": " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split()),
+        "mpi_threads": levels.get(MPI.Query_thread(), "unknown"),
+        "mpi_size": world.size,
+        "mpi_rank": world.rank,
+        "mpi_sum": world.allreduce(world.rank + 1),
+    }
+
+
+def torch_facts() -> Facts:
+    """torch, and whether it sees GPUs."""
+    import torch
+
+    return {
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "num_gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+    }
+
+
+def horovod_facts() -> Facts:
+    """Horovod, and what it was built with."""
+    import horovod
+    import horovod.torch as hvd
+
+    parts = {"MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built(), "Gloo": hvd.gloo_built()}
+    return {
+        "horovod": horovod.__version__,
+        "horovod_parts": ", ".join(name for name, built in parts.items() if built),
+        "horovod_mpi": bool(parts["MPI"]),
+    }
+
+
+def hdf5_facts() -> Facts:
+    """h5py and its HDF5."""
+    import h5py
+    import hdf5plugin
+
+    return {
+        "h5py": h5py.__version__,
+        "hdf5": h5py.version.hdf5_version,
+        "hdf5plugin": hdf5plugin.version,
+    }
+
+
+def core_facts() -> Facts:
+    """The C++ tables, and the instruction set that they chose."""
+    from heterps_hpc import core
+
+    table = core.Table(core.TableConfig(dim=4, name="probe"))
+    return {"core_isa": table.isa}
+
+
+PARTS: tuple[Callable[[], Facts], ...] = (
+    mpi_facts,
+    torch_facts,
+    horovod_facts,
+    hdf5_facts,
+    core_facts,
+)
+
+
+def look() -> Facts:
+    """All facts; a part that fails is told as `error_NAME`."""
+    facts: Facts = {}
+    for part in PARTS:
+        try:
+            facts |= part()
+        except Exception as error:
+            name = part.__name__.removesuffix("_facts")
+            facts[f"error_{name}"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return facts
+
+
+def main() -> int:
+    """Every rank writes its line in one piece; they may arrive in any order."""
+    sys.stdout.write(json.dumps(look()) + "\n")
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

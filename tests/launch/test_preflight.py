@@ -1,0 +1,121 @@
+"""What a preflight refuses, on made-up facts, and what it measures in a real world."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import pytest
+
+from heterps_hpc.runtime.preflight_checks import (
+    Facts,
+    device_index,
+    expand_nodes,
+    problems,
+    world_problem,
+)
+from tests.launch.values import gpu_pool, make_cluster, make_layout
+
+LAYOUT = make_layout(make_cluster(), ("cpu", 2), ("gpu", 2))
+NODES = ("c1", "c1", "g1", "g1")
+
+
+def good() -> list[Facts]:
+    return [
+        Facts(
+            rank=rank,
+            component=rank // 2,
+            node=NODES[rank],
+            allocated_nodes=(NODES[rank],),
+            versions={"heterps_hpc": "1", "torch": "2"},
+            dataset="d",
+            needed_bytes=10,
+            free_bytes=100,
+        )
+        for rank in range(4)
+    ]
+
+
+def changed(rank: int, **changes: object) -> list[Facts]:
+    facts = good()
+    facts[rank] = dataclasses.replace(facts[rank], **changes)  # type: ignore[arg-type]
+    return facts
+
+
+def test_good_facts_pass() -> None:
+    assert problems(good(), LAYOUT) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (lambda: changed(1, component=1), "rank 1 was started in component 1, the layout .* in 0"),
+        (lambda: changed(2, node="c9"), "rank 2 of pool 'gpu' runs on c9, its component has g1"),
+        (lambda: changed(3, dataset="e"), r"training data differs: d on rank 0 .*e on rank 3"),
+        (
+            lambda: changed(3, versions={"heterps_hpc": "1", "torch": "3"}),
+            r"torch differs: 2 on rank 0 \(c1\), 3 on rank 3 \(g1\)",
+        ),
+        (lambda: changed(0, needed_bytes=95), "node c1 needs about .* ranks 0, 1 and has"),
+        (lambda: changed(0, spill_bytes=95), "spill_dir"),
+    ],
+)
+def test_each_problem_is_named(facts: Callable[[], list[Facts]], words: str) -> None:
+    (problem,) = problems(facts(), LAYOUT)
+    assert re.search(words, problem), problem
+
+
+def test_too_many_ranks_on_a_node() -> None:
+    layout = make_layout(make_cluster(gpu_pool()), ("gpu", 4))
+    facts = [
+        Facts(rank=r, component=0, node="g1", allocated_nodes=("g1", "g2"), free_bytes=1)
+        for r in range(4)
+    ]
+    (problem,) = problems(facts, layout)
+    assert "node g1 has 4 ranks of pool 'gpu', the layout puts at most 2" in problem
+
+
+def test_one_machine_may_play_all_nodes() -> None:
+    facts = [dataclasses.replace(fact, allocated_nodes=(), node="here") for fact in good()]
+    assert problems(facts, LAYOUT) == []
+
+
+def test_ranks_that_see_the_same_devices_take_turns() -> None:
+    layout = make_layout(make_cluster(gpu_pool(device="cuda")), ("gpu", 2))
+    shared = [Facts(rank=r, component=0, node="g1", devices=("a", "b")) for r in range(2)]
+    bound = [Facts(rank=r, component=0, node="g1", devices=("ab"[r],)) for r in range(2)]
+    blind = [Facts(rank=r, component=0, node="g1") for r in range(2)]
+    assert [device_index(shared, rank) for rank in range(2)] == [0, 1]
+    assert [device_index(bound, rank) for rank in range(2)] == [0, 0]
+    assert problems(shared, layout) == []
+    assert problems(bound, layout) == []
+    assert "would take CUDA device 0 but sees 0" in problems(blind, layout)[0]
+
+
+def test_worlds_of_one_rank_are_explained_in_one_line() -> None:
+    problem = world_problem(1, 4, {"SLURM_NTASKS": "4"}, "MPICH Version: 5")
+    assert problem is not None
+    assert "\n" not in problem
+    assert "SLURM_NTASKS=4" in problem
+    assert "MPICH Version: 5" in problem
+    assert "srun_mpi" in problem
+
+
+def test_wrong_number_of_ranks_is_another_matter() -> None:
+    problem = world_problem(3, 4, {"SLURM_NTASKS": "3"}, "MPICH")
+    assert problem is not None
+    assert "the layout has 4 ranks, MPI started 3" in problem
+    assert world_problem(4, 4, {}, "MPICH") is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("", ()),
+        ("c1", ("c1",)),
+        ("c[1-2]", ("c1", "c2")),
+        ("c[01-03,7],login", ("c01", "c02", "c03", "c7", "login")),
+        ("gpu[1,3]-ib,m1", ("gpu1-ib", "gpu3-ib", "m1")),
+    ],
+)
+def test_node_expressions(expression: str, names: tuple[str, ...]) -> None:
+    assert expand_nodes(expression) == names

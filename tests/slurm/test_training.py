@@ -1,0 +1,119 @@
+"""Training on the cluster learns what training by mpirun learns, through every interruption."""
+
+from pathlib import Path
+
+import pytest
+
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch import local
+from heterps_hpc.launch import slurm as launcher
+from heterps_hpc.launch.failure import explain
+from tests.faults.runs import Learned, different_bits
+from tests.launch.values import ROOT
+from tests.slurm.client import SlurmClient
+from tests.slurm.launching import CLUSTER, Launched
+from tests.slurm.training import make_job, prepare, result, train_on_slurm
+
+pytestmark = pytest.mark.timeout(300)  # real training on few and busy cores
+
+
+@pytest.fixture(autouse=True)
+def _use_this_cluster(slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, slurm.environment[name])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    """What the same layout learns under one mpirun, without interruption."""
+    job = make_job(data)
+    run, layout = prepare(tmp_path_factory.mktemp("local"), job)
+    code = local.run(run.path, layout, job, environment={"PYTHONPATH": str(ROOT)})
+    assert code == ExitCode.DONE
+    return result(run)
+
+
+def assert_same_bits(job: Launched, expected: Learned) -> None:
+    assert different_bits(result(job.run), expected) == []
+
+
+def test_two_and_two_ranks_learn_the_same_bits(
+    slurm: SlurmClient, tmp_path: Path, data: Path, expected: Learned
+) -> None:
+    job = train_on_slurm(slurm, tmp_path, make_job(data))
+    assert job.wait(150) == ExitCode.DONE, job.log()
+    assert_same_bits(job, expected)
+    assert "preflight" in job.events()
+
+
+def test_requeue_after_the_signal_goes_on_bit_for_bit(
+    slurm: SlurmClient, tmp_path: Path, data: Path, expected: Learned
+) -> None:
+    job = train_on_slurm(slurm, tmp_path, make_job(data, max_restarts=1))
+    job.wait_for_step(60)
+    slurm.run("scancel", "--signal=USR1", str(job.job_id))
+    job.skip_the_delay()
+    assert job.wait(150) == ExitCode.DONE, job.log()
+    assert job.events().count("start") == 2
+    assert_same_bits(job, expected)
+
+
+def test_worlds_of_one_rank_are_caught(slurm: SlurmClient, tmp_path: Path, data: Path) -> None:
+    """srun without PMI starts four worlds of one rank, each of which could train happily."""
+    site = CLUSTER.site.model_copy(update={"srun_mpi": "none"})
+    wrong = CLUSTER.model_copy(update={"site": site})
+    job = train_on_slurm(slurm, tmp_path, make_job(data, max_restarts=1), cluster=wrong)
+    assert job.wait() == ExitCode.USER_ERROR, job.log()
+    reason = "every rank is alone in a world of its own, the layout has 4"
+    assert reason in job.log()
+    assert reason in (explain(job.run, ExitCode.USER_ERROR) or "")
+
+
+def node_of(job: Launched, component: int) -> str:
+    state = launcher.state(job.job_id)
+    assert state is not None
+    return state.components[component].nodes
+
+
+def come_back(job: Launched) -> None:
+    """After a node's death: until all of the job waits for another start, or has ended."""
+
+    def settled() -> bool:
+        state = launcher.state(job.job_id)
+        return state is not None and (state.ended or job.queued_again())
+
+    job.slurm.wait_for("the job is requeued or ends itself", settled, 90)
+
+
+@pytest.mark.slow
+def test_runs_survive_the_death_of_nodes(
+    slurm: SlurmClient, tmp_path: Path, data: Path, expected: Learned
+) -> None:
+    """Two jobs at once, because Slurm needs half a minute to miss a node.
+
+    The first loses the only node of its leader, so that Slurm may tear it apart; the second
+    loses the node of its other component, so that Slurm requeues it whole.
+    """
+    spec = make_job(data, max_restarts=1)
+    first = train_on_slurm(slurm, tmp_path / "first", spec)
+    first.wait_for_step(60)
+    dead = [node_of(first, 0)]
+    slurm.cluster.kill_node(dead[0])
+    second = train_on_slurm(slurm, tmp_path / "second", spec, sparse_pool="big")
+    second.wait_for_step(60)
+    dead.append(node_of(second, 1))
+    slurm.cluster.kill_node(dead[1])
+    for job in (first, second):
+        come_back(job)
+    for node in dead:
+        slurm.cluster.start_node(node)
+    for job in (first, second):
+        if job.queued_again():
+            job.skip_the_delay()
+        assert job.wait(150) == ExitCode.DONE, job.log()
+        assert_same_bits(job, expected)
