@@ -32,6 +32,14 @@ def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> P
     for pool in cluster.pools:
         if pool.data_sheet is not None:
             continue
+        twin = next(
+            (run for run in runs if on == "local" and _same_cores(cluster, run, pool)), None
+        )
+        if twin is not None:
+            twins = [run for run in runs if run.pool == twin.pool]
+            runs += [run.model_copy(update={"pool": pool.name}) for run in twins]
+            notes.append(f"pool {pool.name} is the same cores as {twin.pool}: measured once")
+            continue
         for num_ranks in rank_counts(job, pool, on):
             began = time.monotonic()
             runs.append(_measure_pool(job, cluster, model, pool, num_ranks, run_dir, on))
@@ -55,6 +63,17 @@ def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> P
 
         profile = profile.merged(profile_from_sheets(profile, sheets))
     return profile
+
+
+def _same_cores(cluster: Cluster, run: Measured, pool: Pool) -> bool:
+    """Whether a pool was measured already under another name: on one machine pools of one device
+    and rank size are the same cores, and two measurements would only differ by noise."""
+    other = cluster.pool(run.pool)
+    return (other.device, other.cores_per_rank, other.rank_limit) == (
+        pool.device,
+        pool.cores_per_rank,
+        pool.rank_limit,
+    )
 
 
 def rank_counts(job: Job, pool: Pool, on: str) -> list[int]:

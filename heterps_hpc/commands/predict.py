@@ -6,7 +6,8 @@ import logging
 import shutil
 from pathlib import Path
 
-from heterps_hpc.checkpoint import Checkpoint, directory_of, newest
+from heterps_hpc.checkpoint import Checkpoint, newest
+from heterps_hpc.checkpoint.store import directory_of
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.prepare import thaw
 from heterps_hpc.config import Job

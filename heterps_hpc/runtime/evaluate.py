@@ -59,7 +59,7 @@ class Evaluator:
             sparse = self._parts.sparse_reader(self._dataset, self._order, self._steps, 0)
             readers.append(sparse)
         if self._dense is not None:
-            reads = set(self._dense.data_reads) - {"weight"}
+            reads = self._dense.data_reads
             dense = self._parts.dense_reader(
                 self._dataset, self._order, self._dense, self._steps, 0
             )

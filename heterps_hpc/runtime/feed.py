@@ -61,7 +61,9 @@ def _column(batch: Batch, name: str) -> np.ndarray:
         return lengths
     if name == "label":
         assert batch.labels is not None
-        return batch.labels[:, 0] if batch.labels.shape[1] == 1 else batch.labels
+        return batch.labels[:, 0]
+    if name == "weight" and batch.weight is None:
+        return np.ones(len(batch.sample_ids))
     column = batch.dense if name == "dense" else batch.weight
     assert column is not None, f"the reader was not asked for {name!r}"
     return column

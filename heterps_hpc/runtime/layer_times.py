@@ -41,7 +41,7 @@ class LayerTimes:
                 self.seconds[layer] += time.perf_counter() - began
                 for name in (name for name in owner if owner[name] == layer):
                     if tensors[name].requires_grad:
-                        tensors[name].register_hook(self._gradient_of(layer))
+                        tensors[name].register_hook(self._gradient_of(layer))  # type: ignore[no-untyped-call]
                 yield layer
                 began = time.perf_counter()
 

@@ -114,7 +114,8 @@ class Parts:
         want = want_of(
             role.data_reads,
             label=self.writes(SCORE),
-            weight=dataset.manifest.has_weight and (self.writes(LOSS) or self.writes(SCORE)),
+            weight=dataset.manifest.has_weight
+            and (self.writes(LOSS) or self.writes(SCORE) or "weight" in role.data_reads),
         )
         return self._reader(dataset, order, want, steps, first, rows=role.replica_ranges)
 
