@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc.dataset.manifest import MANIFEST_FILE, FileSpec, Manifest
+from heterps_hpc.dataset.manifest import KEY_SAMPLE_SIZE, MANIFEST_FILE, FileSpec, Manifest
 from heterps_hpc.dataset.shard import file_checksum
 from heterps_hpc.errors import UserError
 from heterps_hpc.values import nearest
@@ -72,6 +72,10 @@ class Dataset:
         names = [spec.name for spec in self.manifest.slots]
         if slot not in names:
             raise UserError(f"{self.path}: no slot {slot!r}; {nearest(slot, names)}")
-        with h5py.File(self.path / self.manifest.key_samples.file, "r", locking=False) as file:
-            sample: NDArray[np.uint64] = file[slot][()]
-            return sample
+        path = self.path / self.manifest.key_samples.file
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                sample: NDArray[np.uint64] = file[slot][:KEY_SAMPLE_SIZE].astype(np.uint64)
+                return sample
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            raise UserError(f"{path}: damaged: {error}; prepare the dataset again") from error

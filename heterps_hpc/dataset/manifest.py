@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 import xxhash
@@ -15,6 +16,8 @@ VERSION: Literal[1] = 1
 MANIFEST_FILE = "manifest.json"
 KEY_SAMPLE_FILE = "key_samples.h5"
 KEY_SAMPLE_SIZE = 65_536
+
+_MAX_ROWS_PER_BYTE = 1024
 
 Compression = Literal["none", "lzf", "lz4", "zstd"]
 
@@ -68,8 +71,17 @@ class FileSpec(Value):
     """A file of the dataset, and what its bytes must add up to (XXH3, 128 bits)."""
 
     file: str
-    num_bytes: int
+    num_bytes: Annotated[int, Field(ge=0, lt=2**63)]
     checksum: str
+
+    @field_validator("file")
+    @classmethod
+    def _beside_the_manifest(cls, value: str) -> str:
+        if value != PurePath(value).name or not value.endswith(".h5"):
+            raise ValueError(
+                f"file name {value[:80]!r} must be that of an .h5 file, without a path"
+            )
+        return value
 
 
 class ShardSpec(FileSpec):
@@ -78,6 +90,13 @@ class ShardSpec(FileSpec):
     num_rows: Annotated[int, Field(gt=0)]
     content: str
 
+    @model_validator(mode="after")
+    def _plausible(self) -> Self:
+        # a wrong number is told here, not by running out of memory
+        if self.num_rows > _MAX_ROWS_PER_BYTE * self.num_bytes:
+            raise ValueError(f"{self.file}: {self.num_rows} rows in {self.num_bytes} bytes")
+        return self
+
 
 class Manifest(Schema):
     """The file that makes a directory of shards a dataset; it is written last."""
@@ -85,7 +104,7 @@ class Manifest(Schema):
     format: Literal["heterps-click-log"] = FORMAT
     version: Literal[1] = VERSION
     name: str
-    block_rows: Annotated[int, Field(gt=0)]
+    block_rows: Annotated[int, Field(gt=0, le=1 << 24)]
     compression: Compression = "none"
     num_rows: int
     raw_bytes: int

@@ -138,6 +138,7 @@ class Reader:
         order = self._order
         pieces: list[Rows] = []
         for window in order.windows(epoch, first):
+            self._loader.open(window)  # before anything is made of the sizes that it claims
             begin = max(window.first, first * order.batch_size)
             cuts = self._cuts(window, begin)
             rows = self._load(window, begin, cuts)

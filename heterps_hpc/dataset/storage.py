@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,10 @@ class ShardFile:
         self._descriptor = -1
         self._file: Any = self._open()
         try:
-            self._check_header(spec)
-            for column in columns:
-                self._add(column, spec.num_rows)
+            with self._hdf5_errors():
+                self._check_header(spec)
+                for column in columns:
+                    self._add(column, spec.num_rows)
             if not self._datasets:
                 self._file.close()
                 self._file = None
@@ -58,12 +60,25 @@ class ShardFile:
     def _open(self) -> Any:
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            return h5py.File(self.path, "r", locking=False)
+            with self._hdf5_errors():
+                return h5py.File(self.path, "r", locking=False)
         except OSError as error:
+            raise UserError(f"{self.path}: cannot open the shard: {error}") from error
+        except UserError:
             self.close()
+            raise
+
+    @contextmanager
+    def _hdf5_errors(self) -> Iterator[None]:
+        """A damaged file fails HDF5 in many ways; all of them mean the same to the user."""
+        try:
+            yield
+        except UserError:
+            raise
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             raise UserError(
-                f"{self.path}: cannot open the shard: {error}; check it with "
-                f"`heterps data info {self.path.parent} --verify`"
+                f"{self.path}: the shard is damaged: {error}; compare the dataset with its "
+                f"checksums (`heterps data info {self.path.parent} --verify`), prepare it again"
             ) from error
 
     def _check_header(self, spec: ShardSpec) -> None:
@@ -93,13 +108,33 @@ class ShardFile:
             )
         if column.per == "key":
             slot = column.path.split("/")[1]
-            self.starts[slot] = self._file[shardfile.starts_path(slot)][()]
-            if dataset.shape[0] != self.starts[slot][-1]:
-                raise UserError(f"{self.path}: {column.path!r} does not have all its keys")
+            self.starts[slot] = self._read_starts(slot, num_rows, dataset.shape[0])
         if dataset.id.get_create_plist().get_nfilters():
             self._datasets[column.path] = dataset
         else:
-            self._chunks[column.path] = _chunk_addresses(dataset, self.block_rows)
+            self._chunks[column.path] = self._addresses(dataset, column)
+
+    def _read_starts(self, slot: str, num_rows: int, num_keys: int) -> NDArray[np.int64]:
+        stored = self._file[shardfile.starts_path(slot)]
+        if stored.shape != (-(-num_rows // self.block_rows) + 1,):
+            raise ValueError(f"the starts of slot {slot!r} have the shape {stored.shape}")
+        starts: NDArray[np.int64] = stored[()].astype(np.int64)
+        if starts[0] != 0 or starts[-1] != num_keys or bool((np.diff(starts) < 0).any()):
+            raise ValueError(f"the starts of slot {slot!r} do not rise from 0 to {num_keys}")
+        return starts
+
+    def _addresses(self, dataset: Any, column: shardfile.Column) -> list[int]:
+        """Where each chunk lies in the file."""
+        addresses = [0] * -(-dataset.shape[0] // self.block_rows)
+
+        def note(info: Any) -> None:
+            addresses[info.chunk_offset[0] // self.block_rows] = info.byte_offset
+
+        dataset.id.chunk_iter(note)
+        end = os.fstat(self._descriptor).st_size - self.block_rows * column.item_bytes
+        if addresses and not 0 < min(addresses) <= max(addresses) <= end:
+            raise ValueError(f"chunks of column {column.path!r} lie outside of the file")
+        return addresses
 
     def read(self, column: shardfile.Column, first: int, last: int, out: NDArray[Any]) -> None:
         """Items first .. last - 1 of a column into `out`, which has just that shape."""
@@ -107,8 +142,8 @@ class ShardFile:
             return
         addresses = self._chunks.get(column.path)
         if addresses is None:
-            selection = np.s_[first:last]
-            self._datasets[column.path].read_direct(out, selection)
+            with self._hdf5_errors():
+                self._datasets[column.path].read_direct(out, np.s_[first:last])
             return
         size, step = column.item_bytes, self.block_rows
         if first % step == 0 and last - first <= step:  # one chunk, as a shuffled order has it
@@ -157,16 +192,6 @@ class ShardFile:
         if getattr(self, "_file", None) is not None:
             self._file.close()
             self._file = None
-
-
-def _chunk_addresses(dataset: Any, block_rows: int) -> list[int]:
-    addresses = [0] * -(-dataset.shape[0] // block_rows)
-
-    def note(info: Any) -> None:
-        addresses[info.chunk_offset[0] // block_rows] = info.byte_offset
-
-    dataset.id.chunk_iter(note)
-    return addresses
 
 
 def _drop_parents_files() -> None:

@@ -76,6 +76,11 @@ class WindowLoader:
         self._recycler = Recycler(limit=_WINDOWS_IN_USE * (len(columns) + 1))
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
+    def open(self, window: Window) -> None:
+        """Open the window's shards, and so compare them with the manifest."""
+        for number in np.unique(self._table.shard[window.blocks]).tolist():
+            self._storage.shard(number)
+
     def load(self, window: Window, picks: Int64s | None) -> Rows:
         """The picked rows of the window's blocks (None: all as they are), in that order."""
         shards = [self._storage.shard(int(self._table.shard[block])) for block in window.blocks]
@@ -139,6 +144,7 @@ class WindowLoader:
         keys, lengths, *weights = _slot_columns(slot)
         counts = self._buffer("lengths", lengths, window.num_rows)
         _read_rows(lengths, runs, counts)
+        self._check_lengths(slot, window, shards, counts)
         if picks is None:
             return Keys(
                 self._read_keys(keys, slot.name, window, shards, None),
@@ -151,6 +157,22 @@ class WindowLoader:
             offsets,
             *(self._read_keys(c, slot.name, window, shards, places) for c in weights),
         )
+
+    def _check_lengths(
+        self, slot: SlotSpec, window: Window, shards: list[ShardFile], counts: NDArray[Any]
+    ) -> None:
+        """The numbers of keys must be those that the blocks have."""
+        rows = self._table.num_rows[window.blocks]
+        found = np.add.reduceat(counts, np.cumsum(rows) - rows, dtype=np.int64)
+        for place, block in enumerate(window.blocks.tolist()):
+            number = int(self._table.in_shard[block])
+            first, last = shards[place].starts[slot.name][number : number + 2].tolist()
+            if found[place] != last - first:
+                raise UserError(
+                    f"{shards[place].path}: block {number} of slot {slot.name!r} has "
+                    f"{last - first} keys, but its samples {found[place]}: the shard is damaged; "
+                    "prepare the dataset again"
+                )
 
     def _read_keys(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
 from heterps_hpc.dataset import Dataset, Order, Reader, Want
@@ -109,7 +110,7 @@ def test_a_shard_that_is_not_hdf5(path: Path) -> None:
     dataset = Dataset.open(path)
     with (
         Reader(dataset, Order(dataset, 500), Want(("one",))) as reader,
-        pytest.raises(UserError, match=r"shard-00000\.h5: cannot open the shard"),
+        pytest.raises(UserError, match=r"shard-00000\.h5: the shard is damaged"),
     ):
         next(reader)
 
@@ -126,3 +127,36 @@ def test_a_copy_elsewhere_is_the_same_dataset(path: Path, tmp_path: Path) -> Non
     shutil.copytree(path, tmp_path / "copy")
     left, right = Dataset.open(path), Dataset.open(tmp_path / "copy", verify="checksums")
     assert left.manifest.fingerprint() == right.manifest.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda told: told["shards"][0].update(file="../x.h5"), "without a path"),
+        (lambda told: told["shards"][0].update(num_rows=2**60), "rows in"),
+        (lambda told: told.update(block_rows=2**40), "block_rows"),
+        (lambda told: told["slots"][0].update(name="a/b"), "without '/'"),
+        (lambda told: told["slots"].append(told["slots"][0]), "names appear twice: one"),
+        (lambda told: told.update(extra=1), "extra: unknown key"),
+    ],
+)
+def test_impossible_manifests(
+    path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    change_manifest(path, change)
+    with pytest.raises(UserError, match=message):
+        Dataset.open(path)
+
+
+@pytest.mark.parametrize("column", ["lengths", "starts"])
+def test_ragged_columns_that_disagree(path: Path, column: str) -> None:
+    shard = path / "shard-00000.h5"
+    with h5py.File(shard, "r+") as file:
+        file[f"slots/many/{column}"][3] += 1
+    change_manifest(path, lambda told: told["shards"][0].update(num_bytes=shard.stat().st_size))
+    dataset = Dataset.open(path)
+    with (
+        Reader(dataset, Order(dataset, 500), Want(("many",))) as reader,
+        pytest.raises(UserError, match=r"shard-00000\.h5: block .* the shard is damaged"),
+    ):
+        next(reader)
