@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,6 +161,20 @@ class Generator:
             yield self.rows(number, min(_STEP, num_rows - first))
 
 
+def describe(
+    num_rows: int, slots: Sequence[SyntheticSlot], num_dense: int, seed: int, part: int
+) -> dict[str, Any]:
+    """All that the rows depend on."""
+    return {
+        "by": "data_prep.synthetic",
+        "rows": num_rows,
+        "slots": [[s.name, s.cardinality, s.keys_per_sample, s.zipf, s.weighted] for s in slots],
+        "dense": num_dense,
+        "seed": seed,
+        "part": part,
+    }
+
+
 def write_synthetic(
     path: Path | str,
     num_rows: int,
@@ -180,7 +194,7 @@ def write_synthetic(
         dense_columns=tuple(f"d{number}" for number in range(num_dense)),
         labels=("click",),
     )
-    made = {"by": "data_prep.synthetic", "seed": seed, "part": part}
+    made = describe(num_rows, slots, num_dense, seed, part)
     writer = DatasetWriter(
         path,
         schema,
@@ -208,12 +222,26 @@ def spread_slots(spec: SyntheticSpec) -> list[SyntheticSlot]:
 
 
 def ensure_synthetic(spec: SyntheticSpec, train_path: Path, test_path: Path | None) -> None:
-    """Generate what is not there yet; a part that is whole is left alone."""
+    """Generate what is not there yet; a part that is whole is left alone.
+
+    A part that was generated from another description is refused: to train on other rows than
+    the job describes would be a surprise.
+    """
+    slots = spread_slots(spec)
     for path, num_rows, part in ((train_path, spec.train_rows, 0), (test_path, spec.test_rows, 1)):
-        if path is None or (path / MANIFEST_FILE).exists():
+        if path is None:
+            continue
+        if (path / MANIFEST_FILE).exists():
+            made = Manifest.load(path / MANIFEST_FILE).made
+            wanted = describe(num_rows, slots, spec.num_dense, spec.seed, part)
+            if made.get("by") == wanted["by"] and made != wanted:
+                raise UserError(
+                    f"{path}: was generated from another `synthetic:` description; delete the "
+                    "directory, or choose another one"
+                )
             continue
         log.info("generating %d synthetic rows in %s", num_rows, path)
-        write_synthetic(path, num_rows, spread_slots(spec), spec.num_dense, spec.seed, part=part)
+        write_synthetic(path, num_rows, slots, spec.num_dense, spec.seed, part=part)
 
 
 def main(argv: list[str]) -> int:

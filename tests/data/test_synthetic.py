@@ -106,6 +106,8 @@ def test_ensure_makes_what_is_missing_once(tmp_path: Path) -> None:
     first = (train / "manifest.json").stat().st_mtime_ns
     assert Dataset.open(train).manifest.num_rows == 500
     assert Dataset.open(test).manifest.num_rows == 200
+    with pytest.raises(UserError, match="another `synthetic:` description"):
+        ensure_synthetic(spec.model_copy(update={"seed": 9}), train, test)
     (test / "manifest.json").unlink()
     (test / ".shard-00000.h5.partial").touch()  # as a killed run leaves it
     ensure_synthetic(spec, train, test)
