@@ -105,7 +105,7 @@ def all_charts(run: Run) -> dict[str, str]:
 
 def _frontier(run: Run) -> Painter | None:
     points = sorted(
-        ((point.samples_per_second, point.money) for point in run.planning.frontier)
+        ((plan.estimate.samples_per_second, plan.estimate.money) for plan in run.planning.frontier)
         if run.planning
         else []
     )
@@ -137,7 +137,7 @@ def _frontier(run: Run) -> Painter | None:
                     zorder=4,
                     label=f"chosen ({words.shorten(row.scheduler, 20)})",
                 )
-        floor = run.planning.floor_samples_per_second if run.planning else None
+        floor = run.planning.floor if run.planning else None
         if floor:
             axes.axvline(floor, color=THIRD, linestyle="--", linewidth=1.2, label="floor")
         _axis_of_rates(axes, "x", "samples per second")
@@ -151,27 +151,24 @@ def _frontier(run: Run) -> Painter | None:
 
 def _learning(run: Run) -> Painter | None:
     points = run.planning.learning_curve if run.planning else ()
-    best = [(point.round, point.best_money) for point in points if point.best_money is not None]
-    mean = [(point.round, point.mean_money) for point in points if point.mean_money is not None]
-    if len(best) + len(mean) < 2:
+    if len(points) < 2:
         return None
     plan = run.layout.plan if run.layout else None
+    end = (run.planning.scheduler_seconds if run.planning else None) or points[-1].seconds
+    seconds = [point.seconds for point in points] + [max(end, points[-1].seconds)]
+    money = [point.money for point in points] + [points[-1].money]
 
     def paint(axes: Axes) -> None:
-        if mean:
-            axes.plot(*zip(*mean, strict=True), color=FAINT, linewidth=1.2, label="mean of a round")
-        if best:
-            axes.step(*zip(*best, strict=True), color=ACCENT, where="post", label="best so far")
+        axes.step(seconds, money, color=ACCENT, where="post", marker=".", label="best plan so far")
         if plan is not None and plan.optimum_money is not None:
             label = "lower bound" if plan.gap_is_bound else "certified optimum"
             axes.axhline(
                 plan.optimum_money, color=THIRD, linestyle="--", linewidth=1.2, label=label
             )
-        values = [value for _, value in (*best, *mean) if value and value > 0]
-        if values and max(values) > 20 * min(values):
+        if max(money) > 20 * min(money) > 0:
             axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: _tick_of_money(value))
-        axes.set_xlabel("round")
+        axes.set_xlabel("seconds of thinking")
         axes.set_ylabel("money of the job")
         axes.legend(fontsize=8.5)
 
@@ -227,7 +224,7 @@ def _throughput(run: Run) -> Painter | None:
     if len(measured) < 2:
         return None
     plan = run.layout.plan if run.layout else None
-    floor = run.planning.floor_samples_per_second if run.planning else None
+    floor = run.planning.floor if run.planning else None
 
     def paint(axes: Axes) -> None:
         axes.plot(*zip(*measured, strict=True), color=ACCENT, label="measured")

@@ -96,7 +96,8 @@ def _context(run: Run) -> dict[str, Any]:
         "picture": picture.draw(run),
         "estimated": sorted(verdict.estimated_pools(run)),
         "choices": verdict.choices(run),
-        "floor": run.planning.floor_samples_per_second if run.planning else None,
+        "floor": run.planning.floor if run.planning else None,
+        "searched": _searched(run),
         "stages": stages,
         "longest_stage": max((max(s.predicted or 0, s.measured or 0) for s in stages), default=0),
         "bars": bars[:_BARS_SHOWN],
@@ -116,6 +117,14 @@ def _context(run: Run) -> dict[str, Any]:
         "job_text": run.job.to_json() if run.job else "",
         "share": _share,
     }
+
+
+def _searched(run: Run) -> str:
+    if run.planning is None or run.planning.num_placements is None:
+        return ""
+    text = f"{words.count(run.planning.num_placements)} placements"
+    seconds = run.planning.scheduler_seconds
+    return text if seconds is None else f"{text} scored in {words.seconds(seconds)}"
 
 
 def _share(part: float | None, whole: float) -> str:

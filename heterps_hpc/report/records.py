@@ -64,38 +64,23 @@ class Metric(Record):
     normalised_entropy: float | None = None
 
 
-class Alternative(Record):
-    """One scheduler's answer to the same question."""
-
-    scheduler: str
-    seconds: float | None = None
-    plan: Plan | None = None
-    note: str | None = None
-
-
 class LearningPoint(Record):
-    """One round of the learned scheduler."""
+    """One improvement of the scheduler that decided."""
 
-    round: int = 0
-    seconds: float | None = None
-    mean_money: float | None = None
-    best_money: float | None = None
-
-
-class FrontierPoint(Record):
-    """The least money for a throughput."""
-
-    samples_per_second: float
+    seconds: float
+    placements: int = 0
     money: float
 
 
 class Planning(Record):
     """What the planner considered."""
 
-    floor_samples_per_second: float | None = None
-    best_samples_per_second: float | None = None
-    seconds: float | None = None
-    alternatives: tuple[Alternative, ...] = ()
-    runners_up: tuple[Plan, ...] = ()
+    floor: float | None = None
+    best: float | None = None
+    num_placements: int | None = None
+    scheduler_seconds: float | None = None
+    estimated_pools: tuple[str, ...] = ()
+    alternatives: tuple[Plan, ...] = ()
+    without_plan: tuple[str, ...] = ()
+    frontier: tuple[Plan, ...] = ()
     learning_curve: tuple[LearningPoint, ...] = ()
-    frontier: tuple[FrontierPoint, ...] = ()

@@ -45,7 +45,7 @@ def _choices(run: Run) -> Table | None:
         style = "bold" if row.is_chosen else ("dim" if not row.meets_floor else "")
         cells = (
             row.scheduler + (" ←" if row.is_chosen else ""),
-            row.shape or row.note or "no plan",
+            row.shape or "no plan that meets the floor",
             "–" if row.money is None else words.money(row.money),
             "–" if row.samples_per_second is None else words.rate(row.samples_per_second),
             "–" if row.gap is None else words.percent(row.gap),

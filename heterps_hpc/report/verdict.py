@@ -8,6 +8,7 @@ from heterps_hpc.layout import Plan
 from heterps_hpc.report import words
 from heterps_hpc.report.inputs import Run
 from heterps_hpc.report.phases import is_wait, rank_times
+from heterps_hpc.report.records import Planning
 from heterps_hpc.report.spending import Spending, attempts
 
 
@@ -17,13 +18,11 @@ class Choice:
 
     scheduler: str
     is_chosen: bool
-    shape: str
+    shape: str  # empty: it found no plan that meets the floor
     money: float | None
     samples_per_second: float | None
     meets_floor: bool
     gap: float | None
-    seconds: float | None
-    note: str
 
 
 def shape(plan: Plan) -> str:
@@ -34,34 +33,34 @@ def shape(plan: Plan) -> str:
 def choices(run: Run) -> list[Choice]:
     """The chosen plan and every alternative, cheapest first; those without a plan last."""
     chosen = run.layout.plan if run.layout else None
-    optimum = chosen.optimum_money if chosen else None
-    floor = (run.planning.floor_samples_per_second if run.planning else None) or 0.0
-    rows: list[Choice] = []
-
-    def add(name: str, plan: Plan | None, seconds: float | None, note: str) -> None:
-        if plan is None:
-            rows.append(Choice(name, False, "", None, None, False, None, seconds, note))
-            return
-        money, rate = plan.estimate.money, plan.estimate.samples_per_second
-        gap = plan.gap if plan.gap is not None else (money / optimum - 1 if optimum else None)
-        meets = rate >= floor * (1 - 1e-9)
-        is_chosen = plan is chosen
-        rows.append(Choice(name, is_chosen, shape(plan), money, rate, meets, gap, seconds, note))
-
-    entries = list(run.planning.alternatives) if run.planning else []
-    if chosen is not None:
-        own = next((entry for entry in entries if entry.scheduler == chosen.scheduler), None)
-        add(chosen.scheduler, chosen, own.seconds if own else None, "")
-    for entry in entries:
-        if chosen is None or entry.scheduler != chosen.scheduler:
-            add(entry.scheduler, entry.plan, entry.seconds, entry.note or "")
-    rows.sort(key=lambda row: (row.money is None, not row.meets_floor, row.money or 0.0))
-    return rows
+    planning = run.planning or Planning()
+    floor = planning.floor or 0.0
+    plans = [] if chosen is None else [chosen]
+    plans += [
+        plan for plan in planning.alternatives if not chosen or plan.scheduler != chosen.scheduler
+    ]
+    rows = [
+        Choice(
+            plan.scheduler,
+            plan is chosen,
+            shape(plan),
+            plan.estimate.money,
+            plan.estimate.samples_per_second,
+            plan.estimate.samples_per_second >= floor * (1 - 1e-6),
+            plan.gap,
+        )
+        for plan in plans
+    ]
+    rows.sort(key=lambda row: (not row.meets_floor, row.money, not row.is_chosen))
+    return rows + [
+        Choice(name, False, "", None, None, False, None) for name in planning.without_plan
+    ]
 
 
 def estimated_pools(run: Run) -> set[str]:
     """Pools known by a data sheet only."""
     names = set(run.profile.estimated_pools) if run.profile else set()
+    names |= set(run.planning.estimated_pools) if run.planning else set()
     if run.cluster:
         names |= {pool.name for pool in run.cluster.pools if pool.data_sheet}
     return names

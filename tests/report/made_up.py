@@ -129,35 +129,29 @@ def profile() -> Profile:
 def planning() -> dict[str, Any]:
     """What the planner considered."""
     rivals = [
-        CHOSEN,
         plan("greedy", [("cpu", 2, 3), ("gpu", 5, 1)], 0.0027, 66_000.0),
         plan("heuristic", [("cpu", 1, 4), ("gpu", 6, 1)], 0.0031, 70_000.0),
         plan("gpu-only", [("gpu", 7, 2)], 0.0094, 93_000.0),
     ]
-    entries: list[dict[str, Any]] = [
-        {"scheduler": p.scheduler, "seconds": 0.4, "plan": p.model_dump(mode="json")}
-        for p in rivals
+    frontier = [
+        plan("exact", [("cpu", 7, 1)], 0.0009 + 2.5e-10 * rate**4 / 3, 1000.0 * rate)
+        for rate in (20, 30, 40, 50, 61, 70, 80)
     ]
-    entries.append(
-        {"scheduler": "cpu-only", "plan": None, "note": "no plan reaches 50,000 samples/s"}
-    )
     return {
         "version": 1,
-        "floor_samples_per_second": 50_000.0,
-        "alternatives": entries,
+        "plan": CHOSEN.model_dump(mode="json"),
+        "floor": 50_000.0,
+        "best": 93_000.0,
+        "num_placements": 12_345,
+        "scheduler_seconds": 1.4,
+        "estimated_pools": ["gpu"],
+        "alternatives": [rival.model_dump(mode="json") for rival in rivals],
+        "without_plan": ["cpu-only"],
         "learning_curve": [
-            {
-                "round": i,
-                "seconds": 0.1 * i,
-                "mean_money": 0.002 + 0.006 * math.exp(-i / 8),
-                "best_money": max(0.00201, 0.005 - 0.0004 * i),
-            }
-            for i in range(40)
+            {"seconds": 0.1 * i, "placements": 300 * i, "money": max(0.00201, 0.005 - 0.0004 * i)}
+            for i in range(9)
         ],
-        "frontier": [
-            {"samples_per_second": 1000.0 * rate, "money": 0.0015 + 2e-10 * rate**4}
-            for rate in (20, 30, 40, 50, 60, 70, 80)
-        ],
+        "frontier": [point.model_dump(mode="json") for point in frontier],
     }
 
 

@@ -136,7 +136,7 @@ def test_choices_are_sorted_and_the_floor_decides(run_dir: RunDir) -> None:
     data = planning()
     slow = json.loads(json.dumps(data["alternatives"][1]))
     slow["scheduler"] = "slow"
-    slow["plan"]["estimate"] |= {"money": 0.0001, "samples_per_second": 49_000.0}
+    slow["estimate"] |= {"money": 0.0001, "samples_per_second": 49_000.0}
     data["alternatives"].append(slow)
     run_dir.schedulers.write_text(json.dumps(data))
     rows = choices(read_run(run_dir))

@@ -61,7 +61,7 @@ def test_says_what_a_reader_came_for(whole: RunDir) -> None:
         "failed: a rank or a node died (exit code 4)",
         "2 tables hold 3,000 rows, 40 evicted.",
         "123 kB",  # the checkpoint
-        "no plan reaches 50,000 samples/s",
+        "cpu-only no plan that meets the floor",
         "worked 82 % of the time: 48 % backward and 25 % forward",
     ):
         assert expected in text
@@ -110,7 +110,7 @@ def hostile_run(path: Path) -> RunDir:
     def rename(text: str) -> str:
         for word in ("cpu", "gpu", "greedy", "embed", "rows", "mpirun", "c1", "wait inputs"):
             text = text.replace(f'"{word}"', json.dumps(f"{word}{HOSTILE}"))
-        return text.replace("no plan reaches", json.dumps(HOSTILE)[1:-1])
+        return text
 
     for name in (*FILES[1:], "history.jsonl"):
         file = path / name
@@ -256,4 +256,4 @@ def test_needs_neither_torch_nor_mpi(charted: RunDir) -> None:
 def test_made_up_values_are_valid() -> None:
     """The fixture itself follows the nouns."""
     assert job().train.batch_size == profile().batch_size
-    assert {entry["scheduler"] for entry in planning()["alternatives"]} >= {"rl", "cpu-only"}
+    assert {entry["scheduler"] for entry in planning()["alternatives"]} >= {"greedy", "gpu-only"}
