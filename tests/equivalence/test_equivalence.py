@@ -1,6 +1,7 @@
 """Every layout learns what one process of plain torch learns, and the same bits every time.
 
-`make test` runs a pairwise subset; HETERPS_FULL=1 (make test-equivalence) the full product.
+By default a pairwise subset of the cases; with HETERPS_FULL=1 (make test-equivalence) the full
+product.
 """
 
 from __future__ import annotations
