@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heterps_hpc import history
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.heartbeats import last_words_of_dead
 from heterps_hpc.rundir import RunDir
 
 _LAST_LINES = 12
@@ -22,8 +23,10 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
         lines.append(f"rank {first['rank']} on {first['host']} failed: {reason}")
         lines.append(f"its log: {run.rank_log(int(first['rank']))}")
     else:
-        lines.append("no rank said why it ended; the last words of the launcher:")
-        lines += [f"  {line}" for line in _last_words(run)]
+        words = _last_words(run)
+        lines.append(last_words_of_dead(run, words) or "no rank said why it ended")
+        lines.append("the last words of the launcher:")
+        lines += [f"  {line}" for line in words[-_LAST_LINES:]]
         lines.append(f"logs: {run.logs}")
     return "\n".join(lines)
 
@@ -34,4 +37,4 @@ def _last_words(run: RunDir) -> list[str]:
         return ["(nothing)"]
     newest = max(logs, key=lambda path: path.stat().st_mtime)
     text = newest.read_text(encoding="utf-8", errors="replace")
-    return [line for line in text.splitlines() if line.strip("= ")][-_LAST_LINES:] or ["(nothing)"]
+    return [line for line in text.splitlines() if line.strip("= ")] or ["(nothing)"]

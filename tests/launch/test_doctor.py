@@ -1,0 +1,104 @@
+"""What the doctor makes of what it finds."""
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.checks import Check, local_checks, rank_checks
+from heterps_hpc.launch.doctor import as_table, verdict
+from heterps_hpc.launch.slurm.checks import parse_plugins, plugin_check, scheduler_check
+
+GOOD: dict[str, Any] = {
+    "mpi_library": "MPICH 5",
+    "mpi_threads": "multiple",
+    "mpi_size": 2,
+    "mpi_sum": 3,
+    "torch": "2.13",
+    "torch_cuda": None,
+    "num_gpus": 0,
+    "horovod": "0.28.1",
+    "horovod_parts": "MPI",
+    "horovod_mpi": True,
+    "hdf5": "2",
+    "h5py": "3",
+    "core_isa": "avx2",
+}
+
+
+def failed(changes: dict[str, Any]) -> list[str]:
+    facts = [{**GOOD, **changes}] * 2
+    return [check.name for check in rank_checks(facts, 2) if not check.ok]
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, []),
+        ({"mpi_size": 1, "mpi_sum": 1}, ["MPI world"]),
+        ({"mpi_threads": "funneled"}, ["MPI threads"]),
+        ({"horovod_mpi": False}, ["Horovod"]),
+        ({"error_torch": "ImportError: x"}, ["torch"]),
+        ({"error_core": "ImportError: x"}, ["core"]),
+        ({"error_hdf5": "ImportError: x"}, ["hdf5"]),
+    ],
+)
+def test_each_fault_is_found(changes: dict[str, Any], names: list[str]) -> None:
+    assert failed(changes) == names
+
+
+def test_this_machine_can_run_locally() -> None:
+    """The environment that runs the tests must pass its own examination."""
+    assert [check for check in local_checks() if check.local and not check.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("need", "local", "slurm", "code"),
+    [
+        ("both", True, True, ExitCode.DONE),
+        ("both", True, False, ExitCode.ONLY_LOCAL),
+        ("both", False, True, ExitCode.ONLY_SLURM),
+        ("both", False, False, ExitCode.NOTHING_WORKS),
+        ("local", True, False, ExitCode.DONE),
+        ("slurm", False, True, ExitCode.DONE),
+        ("slurm", True, False, ExitCode.ONLY_LOCAL),
+    ],
+)
+def test_exit_code_says_what_works(need: Any, local: bool, slurm: bool, code: ExitCode) -> None:
+    assert verdict(need, local=local, slurm=slurm) == code
+
+
+def test_table_shows_the_remedy_only_where_it_is_needed() -> None:
+    out = StringIO()
+    checks = [Check("a", "1", True, "mend a"), Check("b", "[2]", False, "mend b")]
+    Console(file=out, width=80).print(as_table(checks))
+    assert "mend a" not in out.getvalue()
+    assert "mend b" in out.getvalue()
+    assert "[2]" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MPI plugin types are...\n\tcray_shasta\n\tnone\n\tpmi2\n\tpmix\n",
+        "srun: MPI types are...\nsrun: cray_shasta\nsrun: none\nsrun: pmi2\nsrun: pmix\n",
+        "MPI plugin types are...\n\tcray_shasta\n\tnone\n\tpmi2\n\tpmix\n"
+        "specific pmix plugin versions available: pmix_v4\n",
+    ],
+)
+def test_plugins_of_srun(text: str) -> None:
+    assert parse_plugins(text) == ["cray_shasta", "pmi2", "pmix"]
+
+
+def test_plugin_must_fit_the_mpi() -> None:
+    assert plugin_check(["pmi2"], "mpich").ok
+    assert not plugin_check(["pmi2"], "openmpi").ok
+    assert "openmpi needs pmix" in plugin_check(["pmi2"], "openmpi").remedy
+
+
+def test_only_backfill_starts_jobs_of_several_components() -> None:
+    assert scheduler_check("X=1\nSchedulerType           = sched/backfill\n").ok
+    assert not scheduler_check("SchedulerType           = sched/builtin\n").ok
+    assert not scheduler_check("").ok
