@@ -34,6 +34,7 @@ class LayerFacts(Value):
     weight_bytes_total: NotNegativeFloat = 0.0  # dense parameters: replicated, allreduced
     table_bytes_total: NotNegativeFloat = 0.0  # rows and their optimizer state: sharded
     flops: NotNegativeFloat = 0.0  # forward and backward
+    keys_per_sample: NotNegativeFloat = 0.0  # of an embedding's slots together
 
 
 class TensorFacts(Value):

@@ -45,6 +45,7 @@ class PlanningResult(Value):
     num_placements: int
     scheduler_seconds: float
     estimated_pools: tuple[str, ...] = ()
+    without_plan: tuple[str, ...] = ()  # simple rules that found no plan for the floor
 
 
 def make_plan(
@@ -89,6 +90,7 @@ def make_plan(
         num_placements=found.num_placements,
         scheduler_seconds=found.seconds,
         estimated_pools=tuple(profile.estimated_pools),
+        without_plan=tuple(name for name, rival in rivals.items() if rival.choices is None),
     )
 
 

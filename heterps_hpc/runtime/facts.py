@@ -7,8 +7,8 @@ from math import prod
 import torch
 
 from heterps_hpc.config import Job
-from heterps_hpc.dataset import Manifest
-from heterps_hpc.model import Layer, Model, is_data_tensor
+from heterps_hpc.dataset import Schema
+from heterps_hpc.model import Layer, Lookup, Model, is_data_tensor
 from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
 from heterps_hpc.runtime.wiring import Shapes
 
@@ -16,7 +16,7 @@ _STATES = {"sgd": 0.0, "adagrad": 1.0, "adam": 2.0}  # per element; row-wise Ada
 _KEY_AND_INDEX_BYTES = 24.0
 
 
-def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Manifest) -> list[LayerFacts]:
+def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerFacts]:
     """Bytes and flops of every layer."""
     size = 8 if job.train.precision == "float64" else 4
     table_bytes = {fact.name: fact.bytes_total for fact in table_facts(model, job, manifest)}
@@ -37,6 +37,7 @@ def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Manifest) -> l
                 weight_bytes_total=weights * size,
                 table_bytes_total=sum(table_bytes[name] for name in tables),
                 flops=6.0 * weights if weights else 4.0 * (inputs + outputs),
+                keys_per_sample=sum(_num_keys(model, lookup, manifest) for lookup in layer.lookups),
             )
         )
     return facts
@@ -62,7 +63,7 @@ def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorFacts]:
     return facts
 
 
-def table_facts(model: Model, job: Job, manifest: Manifest) -> list[TableFacts]:
+def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableFacts]:
     """Rows that a table will hold, and how much work its slots are per sample."""
     slots = {slot.name: slot for slot in manifest.slots}
     facts = []
@@ -72,13 +73,19 @@ def table_facts(model: Model, job: Job, manifest: Manifest) -> list[TableFacts]:
             negative = model.negative(lookup.slot)
             slot = slots[negative.source if negative else lookup.slot]
             rows = max(rows, float(slot.cardinality))
-            keys = float(negative.num_keys if negative else slot.mean_keys)
-            work += keys * (1.0 + table.dim / 16)
+            work += _num_keys(model, lookup, manifest) * (1.0 + table.dim / 16)
         optimizer = job.train.sparse.optimizer
         state = 1.0 if optimizer == "adagrad_rowwise" else _STATES[optimizer] * table.dim
         row_bytes = 4 * (table.dim + state) + _KEY_AND_INDEX_BYTES
         facts.append(TableFacts(name=table.name, work=work, bytes_total=rows * row_bytes))
     return facts
+
+
+def _num_keys(model: Model, lookup: Lookup, manifest: Schema) -> float:
+    negative = model.negative(lookup.slot)
+    if negative is not None:
+        return float(negative.num_keys)
+    return next(slot.mean_keys for slot in manifest.slots if slot.name == lookup.slot)
 
 
 def _num_weights(layer: Layer) -> int:
