@@ -11,6 +11,7 @@ import numpy as np
 
 from heterps_hpc.dataset import Dataset, Reader
 from heterps_hpc.runtime.exchange import Exchange
+from heterps_hpc.runtime.lookahead import LookAhead
 from heterps_hpc.runtime.parts import Parts
 from heterps_hpc.runtime.progress import Scored, join_columns, quality
 from heterps_hpc.runtime.steps import Steps
@@ -54,7 +55,7 @@ class Evaluator:
 
     def _pass(self) -> Scored:
         scored = Scored()
-        readers: list[Reader] = []
+        readers: list[Reader | LookAhead] = []
         if self._sparse is not None:
             sparse = self._parts.sparse_reader(self._dataset, self._order, self._steps, 0)
             readers.append(sparse)

@@ -8,10 +8,12 @@ import torch
 
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.errors import UserError
 from heterps_hpc.model import LOSS, SCORE, Model
 from heterps_hpc.runtime.dense import DenseRole
 from heterps_hpc.runtime.exchange import Exchange
 from heterps_hpc.runtime.feed import want_of
+from heterps_hpc.runtime.lookahead import LookAhead
 from heterps_hpc.runtime.shapes import tensor_shapes
 from heterps_hpc.runtime.sparse import SparseRole
 from heterps_hpc.runtime.stage import StageModules
@@ -101,11 +103,14 @@ class Parts:
             drop_last=data.drop_last and train,
         )
 
-    def sparse_reader(self, dataset: Dataset, order: Order, steps: Steps, first: int) -> Reader:
-        """Keys of this rank's slots, for all rows of each batch."""
+    def sparse_reader(
+        self, dataset: Dataset, order: Order, steps: Steps, first: int
+    ) -> Reader | LookAhead:
+        """Keys of this rank's slots, for all rows of each batch; cold rows are fetched ahead."""
         assert self.shards is not None
         want = Want(slots=self.shards.data_slots(), dense=False, labels=self.shards.counters)
-        return self._reader(dataset, order, want, steps, first, rows=None)
+        reader = self._reader(dataset, order, want, steps, first, rows=None)
+        return LookAhead(reader, self.shards.prefetch) if self.shards.has_tiers else reader
 
     def dense_reader(
         self, dataset: Dataset, order: Order, role: DenseRole, steps: Steps, first: int
@@ -156,6 +161,24 @@ def make_parts(world: World, job: Job, model: Model, dataset: Dataset, watch: St
     shards = TableShards(entry, model, world.layout, job, dataset) if entry.sparse else None
     modules = None
     if entry.dense:
-        device = world.layout.components[entry.component].device
-        modules = StageModules(model, world.my_stage.layers, job, device)
+        modules = StageModules(model, world.my_stage.layers, job, device_of(world))
     return Parts(world, job, model, dataset, shapes, shards, modules, watch)
+
+
+def device_of(world: World) -> str:
+    """This rank's device; on CUDA nodes ranks take the node's devices in turn.
+
+    The CUDA branch has not been run: no machine with a GPU was at hand.
+    """
+    component = world.layout.components[world.entry.component]
+    if component.device == "cpu":
+        return "cpu"
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise UserError(
+            f"{world.name()}: pool {component.pool!r} is a CUDA pool, but torch sees no device "
+            "here; check the partition's gres and that torch is a CUDA build (heterps doctor)"
+        )
+    local = (world.rank - component.first_rank) % component.ranks_per_node
+    torch.cuda.set_device(local % count)
+    return f"cuda:{local % count}"

@@ -32,15 +32,16 @@ class Pulled:
     clicks: NDArray[np.float32] | None
 
 
-def table_config(model: Model, name: str, job: Job, spill_suffix: str) -> TableConfig:
-    """How one table learns, from the job."""
+def table_config(
+    model: Model, name: str, job: Job, spill_suffix: str, num_held: int = 1
+) -> TableConfig:
+    """How one table learns, from the job; a rank's tables share its budget of hot bytes."""
     spec = model.table(name)
     sparse, options = job.train.sparse, job.train.tables
     spill = None
     if options.spill_dir is not None:
         options.spill_dir.mkdir(parents=True, exist_ok=True)
         spill = str(options.spill_dir / f"{name}-{spill_suffix}.rows")
-    num_tables = len(model.tables)
     return TableConfig(
         dim=spec.dim,
         optimizer=sparse.optimizer,
@@ -66,7 +67,7 @@ def table_config(model: Model, name: str, job: Job, spill_suffix: str) -> TableC
         min_score=options.evict_below_score,
         evict_every=options.evict_every,
         nonfinite=options.on_nonfinite,
-        hot_bytes=None if options.hot_bytes is None else max(1, options.hot_bytes // num_tables),
+        hot_bytes=None if options.hot_bytes is None else max(1, options.hot_bytes // num_held),
         spill_path=spill,
     )
 
@@ -82,9 +83,13 @@ class TableShards:
         self._dtype = np.float64 if job.train.precision == "float64" else np.float32
         self.counters = job.train.tables.counters
         self.tables: dict[str, Table] = {
-            name: Table(table_config(model, name, job, f"rank{entry.rank}"), partitions=held)
+            name: Table(
+                table_config(model, name, job, f"rank{entry.rank}", len(entry.partitions())),
+                partitions=held,
+            )
             for name, held in entry.partitions().items()
         }
+        self.has_tiers = job.train.tables.hot_bytes is not None
         self.lookups = [lookup for lookup in model.lookups if lookup.table in self.tables]
         self._candidates = {
             negative.name: distinct_keys(dataset.key_sample(negative.source))
@@ -96,6 +101,12 @@ class TableShards:
         """Columns that this rank reads: those of its look-ups that are not derived."""
         slots = dict.fromkeys(lookup.slot for lookup in self.lookups)
         return tuple(slot for slot in slots if self._model.negative(slot) is None)
+
+    def prefetch(self, batch: Batch) -> None:
+        """Start to fetch the cold rows of a batch that will be pulled soon."""
+        drawn: dict[str, Keys] = {}
+        for lookup in self.lookups:
+            self.tables[lookup.table].prefetch(self._keys(lookup, batch, drawn).keys)
 
     def pull(self, batch: Batch, out: Mapping[Lookup, Matrix], *, train: bool) -> Pulled:
         """Fill the columns of every look-up with pooled rows for the whole batch."""

@@ -20,6 +20,7 @@ from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.evaluate import Evaluator
 from heterps_hpc.runtime.exchange import Exchange
+from heterps_hpc.runtime.lookahead import LookAhead
 from heterps_hpc.runtime.lr import factor
 from heterps_hpc.runtime.parts import make_parts
 from heterps_hpc.runtime.progress import Progress
@@ -101,7 +102,7 @@ class Trainer:
         self.saver: Saves | None = None
         self.ahead: dict[int, dict[Lookup, Matrix]] = {}  # rows pooled before a checkpoint
         self.result = Result()
-        self._readers: list[Reader] = []
+        self._readers: list[Reader | LookAhead] = []
         self._evaluator: Evaluator | None = None
 
     def run(self) -> Result:
