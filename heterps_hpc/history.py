@@ -44,10 +44,10 @@ def read(run: RunDir) -> list[Event]:
     return events
 
 
-def since_last(events: list[Event], event: str) -> list[Event]:
-    """The events after the last one of that kind (all of them if there is none)."""
+def since_last(events: list[Event], *kinds: str) -> list[Event]:
+    """The events after the last one of these kinds (all of them if there is none)."""
     for index in range(len(events) - 1, -1, -1):
-        if events[index]["event"] == event:
+        if events[index]["event"] in kinds:
             return events[index + 1 :]
     return list(events)
 
@@ -57,7 +57,11 @@ def last(events: list[Event], event: str) -> Event | None:
     return next((entry for entry in reversed(events) if entry["event"] == event), None)
 
 
+def num_starts(events: list[Event]) -> int:
+    """How often the run was started since the user last told it to start."""
+    return sum(entry["event"] == "start" for entry in since_last(events, "launch", "submit"))
+
+
 def restarts(events: list[Event]) -> int:
-    """How often the run was started again since the user last started it."""
-    starts = [entry for entry in since_last(events, "submit") if entry["event"] == "start"]
-    return max(0, len(starts) - 1)
+    """How often the run was started again by itself."""
+    return max(0, num_starts(events) - 1)

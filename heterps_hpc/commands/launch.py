@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from heterps_hpc import history
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
@@ -19,14 +20,27 @@ from heterps_hpc.rundir import RunDir
 log = logging.getLogger(__name__)
 
 
-def launch_local(job: Job, layout: Layout, directory: RunDir, *, resume: bool = False) -> ExitCode:
+def launch_local(
+    job: Job, cluster: Cluster, layout: Layout, directory: RunDir, *, resume: bool = False
+) -> ExitCode:
     """Run the ranks on this machine and wait for them, with live progress."""
+    from heterps_hpc.commands.plan import plan
     from heterps_hpc.launch import local
-    from heterps_hpc.launch.failure import explain
+    from heterps_hpc.launch.restart import local_room, run_with_restarts
 
     refuse_mixing(directory, resume)
-    code = local.run(directory.path, layout, job, on_line=_relay, on_progress=tell_progress)
-    _conclude(directory, code, explain(directory, code))
+    history.record(directory, "launch", launcher="mpirun", num_ranks=layout.num_ranks)
+    cores = len(os.sched_getaffinity(0))
+    code = run_with_restarts(
+        directory,
+        cluster,
+        layout,
+        lambda now: local.run(directory.path, now, job, on_line=_relay, on_progress=tell_progress),
+        max_restarts=job.launch.max_restarts,
+        room=lambda: local_room(cluster, cores, oversubscribe=job.launch.oversubscribe),
+        plan=lambda smaller: plan(job, smaller, directory),
+    )
+    _conclude(directory, code)
     return code
 
 
@@ -39,28 +53,50 @@ def launch_slurm(
     resume: bool = False,
     wait: bool = True,
 ) -> ExitCode:
-    """Submit one job for all ranks and, unless told otherwise, follow it to its end."""
+    """Submit one job for all ranks and, unless told otherwise, follow it to its end.
+
+    Slurm requeues it as often as the job allows; when nodes are gone for good, it is planned anew
+    for those that are left.
+    """
+    from heterps_hpc.commands.plan import plan
     from heterps_hpc.launch import slurm
-    from heterps_hpc.launch.failure import explain
+    from heterps_hpc.launch.restart import fits, slurm_room, smaller
 
     refuse_mixing(directory, resume)
+    if not wait:
+        job_id = slurm.submit(directory.path, layout, cluster, job)
+        log.info("job %d: submitted %s", job_id, directory.script)
+        return ExitCode.DONE
+    code = _submit_and_follow(job, cluster, layout, directory)
+    while job.launch.max_restarts and code == ExitCode.RANK_FAILED:
+        room = slurm_room(cluster)
+        if fits(layout, room):
+            break
+        layout = plan(job, smaller(cluster, room), directory)
+        history.record(directory, "planned_again", room=dict(room))
+        code = _submit_and_follow(job, cluster, layout, directory)
+    _conclude(directory, code)
+    return code
+
+
+def _submit_and_follow(job: Job, cluster: Cluster, layout: Layout, directory: RunDir) -> ExitCode:
+    from heterps_hpc.launch import slurm
+    from heterps_hpc.launch.restart import fits, slurm_room
+
     job_id = slurm.submit(directory.path, layout, cluster, job)
     log.info("job %d: submitted %s", job_id, directory.script)
-    if not wait:
-        return ExitCode.DONE
     try:
-        code = slurm.wait(
+        return slurm.wait(
             directory.path,
             on_progress=tell_progress,
             on_state=lambda state: log.info("job %d: %s", job_id, state),
+            fits=lambda: fits(layout, slurm_room(cluster)),
         )
     except KeyboardInterrupt:
         raise UserError(
             f"stopped waiting; job {job_id} goes on: `heterps status {directory.path}` shows it, "
             f"`heterps cancel {directory.path}` ends it"
         ) from None
-    _conclude(directory, code, explain(directory, code))
-    return code
 
 
 def preview(job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: str) -> str:
@@ -132,7 +168,10 @@ def _relay(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def _conclude(directory: RunDir, code: ExitCode, reason: str | None) -> None:
+def _conclude(directory: RunDir, code: ExitCode) -> None:
+    from heterps_hpc.launch.failure import explain
+
+    reason = explain(directory, code)
     if code == ExitCode.STOPPED:
         log.warning("stopped; go on with: heterps launch --resume %s", directory.path)
     elif code != ExitCode.DONE:

@@ -58,7 +58,7 @@ def launch(
 
     if on == "slurm":
         return launch_slurm(job, cluster, layout, directory, resume=resume, wait=wait)
-    return launch_local(job, layout, directory, resume=resume)
+    return launch_local(job, cluster, layout, directory, resume=resume)
 
 
 def report(directory: RunDir) -> None:

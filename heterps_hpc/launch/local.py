@@ -89,7 +89,7 @@ def run(
     on_line: OnLine | None = None,
     on_progress: OnProgress | None = None,
 ) -> ExitCode:
-    """Run a layout here until it ends, restarting failed starts as often as the job allows.
+    """Start a layout here once, and wait for its end; ranks go on from the newest checkpoint.
 
     SIGINT or SIGTERM once asks the ranks to save and stop, twice ends them at once.
     """
@@ -111,15 +111,9 @@ def run(
         **without_launchers(os.environ),
         **(environment or {}),
     }
-    deadline = time.monotonic() + job.launch.time_limit_minutes * 60
     with StopRequests() as stops:
-        for restart in range(job.launch.max_restarts + 1):
-            start = _Start(directory, command, variables, deadline, stops, restart)
-            code = start.run(on_line, on_progress)
-            again = code in (ExitCode.RANK_FAILED, ExitCode.STALLED)
-            if not again or stops.count or time.monotonic() > deadline:
-                break
-    return code
+        start = _Start(directory, command, variables, job.launch.time_limit_minutes * 60, stops)
+        return start.run(on_line, on_progress)
 
 
 class StopRequests:
@@ -158,22 +152,20 @@ class _Start:
         directory: RunDir,
         command: list[str],
         variables: Mapping[str, str],
-        deadline: float,
+        limit_seconds: float,
         stops: StopRequests,
-        restart: int,
     ) -> None:
         self._run = directory
         self._command = command
         self._variables = variables
-        self._deadline = deadline
+        self._deadline = time.monotonic() + limit_seconds
+        self._save_at = self._deadline - min(_MOST_SECONDS_TO_SAVE, 0.2 * limit_seconds)
         self._stops = stops
-        self._restart = restart
-        left = deadline - time.monotonic()
-        self._save_at = deadline - min(_MOST_SECONDS_TO_SAVE, 0.2 * left)
         self._asked = False
 
     def run(self, on_line: OnLine | None, on_progress: OnProgress | None) -> ExitCode:
-        history.record(self._run, "start", launcher="mpirun", restart=self._restart)
+        restart = history.num_starts(history.read(self._run))
+        history.record(self._run, "start", launcher="mpirun", restart=restart)
         progress = Progress(self._run.metrics, on_progress)
         tree = ProcessTree(self._command, self._variables, self._run.logs / "launcher.log", on_line)
         try:
@@ -182,7 +174,7 @@ class _Start:
             last_status = tree.end(_GRACE_SECONDS)
         progress.poll()
         code = self._outcome(last_status if status is None else status)
-        history.record(self._run, "end", code=int(code), restart=self._restart)
+        history.record(self._run, "end", code=int(code), restart=restart)
         return code
 
     def _watch(self, tree: ProcessTree, poll: Callable[[], None]) -> int | None:

@@ -20,6 +20,8 @@ from heterps_hpc.rundir import RunDir
 
 log = logging.getLogger(__name__)
 
+_REQUEUE_SECONDS = 180.0  # Slurm itself holds a requeued job back for two minutes
+
 OnState = Callable[[JobState], None]
 
 
@@ -28,20 +30,26 @@ def wait(
     *,
     on_progress: OnProgress | None = None,
     on_state: OnState | None = None,
+    fits: Callable[[], bool] | None = None,
     poll_seconds: float = 2.0,
     limit_seconds: float | None = None,
 ) -> ExitCode:
-    """Wait for the run's job, through requeues, until it has ended for good."""
+    """Wait for the run's job, through requeues, until it has ended for good.
+
+    `fits` says whether the cluster still has the nodes that the job needs. A requeued job that
+    does not fit any more is ended, so that another plan can take its place.
+    """
     run = RunDir(run_dir)
     job_id = job_of(run)
     progress = Progress(run.metrics, on_progress)
     give_up = None if limit_seconds is None else time.monotonic() + limit_seconds
     before: JobState | None = None
+    patience = _Patience()
     while True:
         now = state(job_id)
         progress.poll()
         if now is None or now.ended:
-            if not resumes_torn(run):
+            if not resumes_torn(run) or (fits is not None and not fits()):
                 return final_code(run, now)
             job_id = resubmit(run)
             log.warning("the job lost its first node; it goes on as job %d", job_id)
@@ -51,6 +59,9 @@ def wait(
         if now.torn:
             history.record(run, "torn", job_id=job_id)
             call("scancel", str(job_id))
+        elif patience.ends(now) and fits is not None and not fits():
+            history.record(run, "lost_nodes", job_id=job_id)
+            call("scancel", str(job_id))
         before = now
         if give_up is not None and time.monotonic() > give_up:
             raise UserError(
@@ -58,6 +69,24 @@ def wait(
                 f"`heterps status {run.path}` shows it, `heterps cancel {run.path}` ends it"
             )
         time.sleep(poll_seconds)
+
+
+class _Patience:
+    """How long a requeued job may wait before we ask whether its nodes are still there."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def ends(self, now: JobState) -> bool:
+        """Whether it has waited long enough; then it may wait as long again."""
+        waits = all(part.waiting and part.restarts for part in now.components)
+        if not waits or self._since is None:
+            self._since = time.monotonic() if waits else None
+            return False
+        if time.monotonic() - self._since < _REQUEUE_SECONDS:
+            return False
+        self._since = time.monotonic()
+        return True
 
 
 def cancel(run_dir: Path | str, *, save: bool = False) -> None:
@@ -98,8 +127,8 @@ def final_code(run: RunDir, now: JobState | None) -> ExitCode:
     states = {component.state for component in now.components}
     if states == {"COMPLETED"}:
         return ExitCode.DONE
-    torn = history.last(this_start, "torn") is not None
-    if "CANCELLED" in states and not torn:
+    lost = any(event["event"] in ("torn", "lost_nodes") for event in this_start)
+    if "CANCELLED" in states and not lost:
         return ExitCode.STOPPED
     noted = [event["code"] for event in this_start if event["event"] == "rank_end"]
     return outcome(max(component.exit_code for component in now.components) or 1, noted)
