@@ -162,7 +162,7 @@ class Manifest(Value):
     model: str
     model_fingerprint: str
     data_fingerprint: str
-    num_partitions: Annotated[int, Field(gt=0)]
+    num_partitions: Annotated[int, Field(gt=0, le=1 << 16)]  # as many as a table can have
     must_match: dict[str, Any]  # settings under which going on is the same as not having stopped
     tables: dict[str, TableFacts]
     shards: tuple[ShardSpec, ...]
