@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -46,9 +47,9 @@ def main(arguments: list[str]) -> int:
     except UserError as error:
         log.error("%s", error)
         code, reason = ExitCode.USER_ERROR, str(error)
-    except RankFailed as error:
+    except Exception as error:
         log.exception("%s", error)
-        code, reason = ExitCode.RANK_FAILED, str(error)
+        code, reason = ExitCode.RANK_FAILED, _describe(comm, error)
     if code != ExitCode.DONE:
         history.record(run_dir, "rank_end", rank=comm.rank, code=int(code), reason=reason)
     if reason is not None:
@@ -93,6 +94,13 @@ def _train(trainer: Trainer, run_dir: RunDir, stop: StopFlag) -> ExitCode:
         write_summary(trainer, result, run_dir)
         trainer.close()
     return ExitCode.STOPPED if result.stopped else ExitCode.DONE
+
+
+def _describe(comm: MPI.Intracomm, error: Exception) -> str:
+    if isinstance(error, RankFailed):
+        return str(error)
+    where = f"rank {comm.rank} on {os.uname().nodename}, before training"
+    return f"{where}: {type(error).__name__}: {error}"
 
 
 def _end_world(comm: MPI.Intracomm, code: ExitCode, reason: str) -> NoReturn:
