@@ -22,6 +22,7 @@ from heterps_hpc.plan.problem import Floats, Ints
 
 Floats32 = NDArray[np.float32]
 STEP = 8  # fine columns per coarse column
+MOST_TRIED_AGAIN = 512
 PENALTY = 10.0  # a placement that misses the floor or a limit counts this many times its money
 
 
@@ -100,7 +101,24 @@ class Scorer:
         fine = np.minimum(column[:, None] + np.arange(STEP), num_columns - 1)
         best = self._best_column(stages, [e, c, most, ahead], fine)
         column = fine[np.arange(len(fine)), best]
-        return self._exact_value(placements, stages, ranks[stages, column[:, None]])
+        scores = self._exact_value(stages, ranks[stages, column[:, None]])
+        return self._try_again(scores, stages, ranks)
+
+    def _try_again(self, scores: Scores, stages: Ints, ranks: NDArray[np.int32]) -> Scores:
+        """Look at every coarse column for placements that broke a limit which stages share (the
+        quick pass cannot see those), the most promising ones first."""
+        broken = np.flatnonzero(~scores.valid)
+        broken = broken[np.argsort(scores.money[broken], kind="stable")][:MOST_TRIED_AGAIN]
+        if not len(broken):
+            return scores
+        money, valid, chosen = scores.money.copy(), scores.valid.copy(), scores.ranks.copy()
+        for column in range(STEP // 2, ranks.shape[1], STEP):
+            again = self._exact_value(stages[broken], ranks[stages[broken], column])
+            better = again.money < money[broken]
+            rows = broken[better]
+            money[rows], valid[rows] = again.money[better], again.valid[better]
+            chosen[rows] = again.ranks[better]
+        return Scores(money, valid, chosen)
 
     def _stages(self, placements: Ints) -> Ints:
         """Row of the table of the stage that starts at each layer; 0 where none starts."""
@@ -138,11 +156,13 @@ class Scorer:
         value = np.where(late, np.float32(1e12) * seconds, value)
         return np.asarray(np.argmin(value, axis=1))
 
-    def _exact_value(self, placements: Ints, stages: Ints, ranks: NDArray[np.int32]) -> Scores:
+    def _exact_value(self, stages: Ints, ranks: NDArray[np.int32]) -> Scores:
         """Money of the chosen ranks in double precision, nodes and limits included."""
         table, problem = self.table, self.table.problem
         exists = stages > 0
         pair, pool = np.divmod(np.maximum(stages - 1, 0), problem.num_pools)
+        impossible = (exists & (ranks == 0)).any(axis=1)  # a stage that fits nowhere on its pool
+        ranks = np.where(exists, np.maximum(ranks, 1), 0)
         column = np.searchsorted(table.ranks, np.maximum(ranks, 1))
         seconds = np.where(exists, table.ET[pair, pool, column], 0.0)
         joins = table.in_sum[pair]
@@ -156,7 +176,6 @@ class Scorer:
         money = problem.num_batches / 3600 * total * (units * problem.pools.price).sum(axis=1)
         over = np.maximum(used / problem.pools.limit, 1.0).prod(axis=1)
         late = np.maximum(total / problem.longest_batch, 1.0)
-        impossible = (exists & (ranks == 0)).any(axis=1)
         valid = (over <= 1.0) & (late <= 1 + 1e-12) & ~impossible
         missed = PENALTY * over * late * np.where(impossible, PENALTY, 1.0)
         return Scores(np.where(valid, money, money * missed), valid, ranks * exists)

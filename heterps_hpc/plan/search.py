@@ -13,8 +13,10 @@ from heterps_hpc.plan.problem import Floats, Ints
 from heterps_hpc.plan.provision import provision
 from heterps_hpc.plan.score import Scorer
 
-NEAR = 1.10  # placements scored within this factor of the best are provisioned exactly
+NEAR = 1.10  # placements scored within this factor of the best are provisioned at once,
+FAR = 100.0  # and these at the end: a score carries a penalty if the quick pass found no plan
 MOST_AT_ONCE = 2
+KEPT = 48
 EFFORT = 12  # intervals that the exact solver may look at for one placement
 REACHED = 1e-9
 
@@ -56,6 +58,7 @@ class Search:
         self.started = time.monotonic()
         self.scorer = Scorer(self.table)
         self._provisioned: set[bytes] = set()
+        self._waiting: dict[bytes, tuple[float, tuple[Choice, ...], bool]] = {}
 
     @property
     def elapsed(self) -> float:
@@ -73,31 +76,48 @@ class Search:
         """Whether to stop: optimum reached or budget used."""
         most = self.budget.most_placements
         used = most is not None and self.num_placements >= most
-        return self.reached or used or self.elapsed >= self.budget.seconds
+        return self.reached or used or self.over_time
+
+    @property
+    def over_time(self) -> bool:
+        """Whether the seconds are used."""
+        return self.elapsed >= self.budget.seconds
 
     def score(self, placements: Ints) -> Floats:
         """Money of placements [N, L] (penalised where not valid); keeps the best plan."""
         scores = self.scorer.score(placements)
         self.num_placements += len(placements)
-        near = np.flatnonzero(scores.money <= min(self.money * NEAR, scores.money.min() * NEAR))
-        tried = 0
-        for index in near[np.argsort(scores.money[near], kind="stable")]:
+        for index in np.argsort(scores.money, kind="stable")[:KEPT]:
             key = placements[index].astype(np.int16).tobytes()
-            if key in self._provisioned:
-                continue
+            if key not in self._provisioned and scores.money[index] <= self.money * FAR:
+                start = self.scorer.choices(placements[index], scores.ranks[index])
+                valid = bool(scores.valid[index])
+                self._waiting[key] = (float(scores.money[index]), start, valid)
+        self._provision(MOST_AT_ONCE, NEAR)
+        return scores.money
+
+    def finish(self) -> None:
+        """Provision the best placements that are still waiting, while time lasts."""
+        self._provision(KEPT, FAR)
+
+    def _provision(self, most: int, factor: float) -> None:
+        """Find the exact ranks of the most promising placements."""
+        waiting = sorted(self._waiting.items(), key=lambda item: (item[1][0], item[0]))
+        for key, (money, start, valid) in waiting[:most]:
+            if money > self.money * factor or self.over_time or self.reached:
+                break
             self._provisioned.add(key)
-            start = self.scorer.choices(placements[index], scores.ranks[index])
-            if not scores.valid[index]:
-                continue
+            del self._waiting[key]
+            placement = np.frombuffer(key, dtype=np.int16).tolist()
             exact = provision(
-                self.table, placements[index].tolist(), start=start, most_intervals=EFFORT
+                self.table, placement, start=start if valid else None, most_intervals=EFFORT
             )
             if exact.choices is not None:
                 self.offer(exact.choices)
-            tried += 1
-            if tried >= MOST_AT_ONCE or self.over:
-                break
-        return scores.money
+        if len(self._waiting) > KEPT:
+            self._waiting = dict(waiting[:KEPT])
+            for key in self._provisioned & self._waiting.keys():
+                del self._waiting[key]
 
     def offer(self, choices: tuple[Choice, ...]) -> None:
         """Keep a valid plan if it is the best so far."""
@@ -108,6 +128,7 @@ class Search:
 
     def found(self, *, complete: bool = True) -> Found:
         """The answer."""
+        self.finish()
         return Found(
             self.choices, self.money, self.elapsed, self.num_placements, tuple(self.curve), complete
         )

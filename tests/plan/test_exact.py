@@ -29,7 +29,7 @@ def test_agrees_with_enumeration(block: int) -> None:
             continue
         least = min(seconds for _, seconds, _ in plans)
         assert fastest.value == pytest.approx(least, rel=1e-8), seed
-        for slack in (1.0001, 1.5, 4.0, 1e9):
+        for slack in ((1.0001, 4.0), (1.5, 1e9))[seed % 2]:
             asked = problem.with_floor(problem.batch_size / (least * slack))
             table = StageTable(asked)
             best = solve(table)

@@ -1,0 +1,108 @@
+"""The vectorised cost model against the equations written out, and its speed."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from heterps_hpc.plan.cost import Choice, StageTable, estimate, stages_of
+from heterps_hpc.plan.provision import provision, static_ratio, static_server_ratio
+from heterps_hpc.plan.score import Scorer
+from tests.plan.enumeration import all_plans, fits, stage_seconds
+from tests.plan.instances import random_problem
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_stage_takes_what_the_equations_say(seed: int) -> None:
+    problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=4)
+    table = StageTable(problem)
+    for row, (first, last) in enumerate(table.pairs.tolist()):
+        for pool in range(problem.num_pools):
+            for ranks in range(1, int(problem.pools.limit[pool]) + 1):
+                stage = (first, last, pool, ranks)
+                cell = (row, pool, table.column(ranks))
+                assert table.ET[cell] == pytest.approx(stage_seconds(problem, stage))
+                assert table.fits[cell] == fits(problem, stage)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_plan_is_estimated_as_enumerated(seed: int) -> None:
+    problem = random_problem(seed, num_layers=3, num_pools=2, most_ranks=3)
+    table = StageTable(problem)
+    for stages, seconds, per_hour in all_plans(problem):
+        found = estimate(table, [Choice(*stage) for stage in stages])
+        assert found.seconds_per_batch == pytest.approx(seconds)
+        assert found.money_per_hour == pytest.approx(per_hour)
+        assert found.money == pytest.approx(problem.num_batches * seconds / 3600 * per_hour)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_score_is_never_better_than_exact_provisioning(seed: int) -> None:
+    problem = random_problem(seed, num_layers=5, num_pools=2, most_ranks=6, floor=100.0)
+    table = StageTable(problem)
+    placements = np.random.default_rng(seed).integers(0, 2, size=(30, 5))
+    scores = Scorer(table).score(placements)
+    for placement, money, valid in zip(placements, scores.money, scores.valid, strict=True):
+        exact = provision(table, placement.tolist())
+        assert exact.proven
+        if valid:
+            assert exact.choices is not None
+            assert money >= exact.value * (1 - 1e-9)
+
+
+def test_scores_are_close_to_exact_provisioning() -> None:
+    ratios = []
+    for seed in range(12):
+        problem = random_problem(seed, num_layers=6, num_pools=2, most_ranks=12)
+        table = StageTable(problem)
+        placements = np.array([[0] * i + [1] * (6 - i) for i in range(7)])
+        scores = Scorer(table).score(placements)
+        for placement, money, valid in zip(placements, scores.money, scores.valid, strict=True):
+            exact = provision(table, placement.tolist())
+            if valid and exact.choices is not None:
+                ratios.append(money / exact.value)
+    assert len(ratios) > 30
+    assert np.median(ratios) < 1.02
+    assert np.mean(ratios) < 1.2
+
+
+def test_provisioning_is_monotone_in_the_floor() -> None:
+    for seed in range(10):
+        problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=5)
+        moneys = []
+        for floor in (1.0, 500.0, 1000.0, 2000.0, 4000.0, 8000.0):
+            found = provision(StageTable(problem.with_floor(floor)), [0, 0, 1, 1])
+            moneys.append(found.value)  # infinite once no plan is left
+        assert moneys == sorted(moneys), seed
+
+
+def test_exact_provisioning_is_never_dearer_than_the_static_rules() -> None:
+    compared = 0
+    for seed in range(20):
+        problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=8, floor=300.0)
+        table = StageTable(problem)
+        for rule in (static_ratio, static_server_ratio):
+            choices = rule(table, [0, 0, 1, 1])
+            if choices is not None:
+                compared += 1
+                exact = provision(table, [0, 0, 1, 1])
+                assert exact.value <= estimate(table, choices).money * (1 + 1e-9)
+    assert compared >= 10
+
+
+def test_stages_are_maximal_runs() -> None:
+    assert stages_of([1, 1, 0, 2, 2]) == [(0, 1, 1), (2, 2, 0), (3, 4, 2)]
+    assert stages_of([3]) == [(0, 0, 3)]
+
+
+def test_speed_of_scoring() -> None:
+    """The goal is 100,000 placements/s; CPU time, and half of it, so that a busy machine passes."""
+    problem = random_problem(2, num_layers=16, num_pools=2, most_ranks=48)
+    scorer = Scorer(StageTable(problem))
+    placements = np.random.default_rng(0).integers(0, 2, size=(10_000, 16))
+    scorer.score(placements[:10])
+    began = time.process_time()
+    scorer.score(placements)
+    assert 10_000 / (time.process_time() - began) > 50_000
