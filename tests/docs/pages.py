@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/*.md", "slurm/**/*.md", "examples/**/*.md", "benchmarks/*.md")
+    for page in ROOT.glob(pattern)
+)
 
 _FENCE = re.compile(r"^(```+|~~~+)\s*(\w*)\s*$")
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from data_prep.recipe import Recipe
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
@@ -39,9 +40,12 @@ WHOLE_CLUSTER: dict[str, Any] = {
 
 
 def check(data: dict[str, Any], origin: str) -> None:
-    """Accept a whole job or cluster, or a piece of one put into a whole one."""
+    """Accept a recipe, a whole job or cluster, or a piece of one put into a whole one."""
     if set(data) & {"pools", "site", "links"}:
         Cluster.parse(WHOLE_CLUSTER | data, origin)
+        return
+    if "slots" in data:
+        Recipe.parse(data, origin)
         return
     whole = dict(WHOLE_JOB)
     for key, value in data.items():
@@ -74,7 +78,13 @@ def test_snippets_in_pages_are_valid(text: str, request: pytest.FixtureRequest) 
 
 
 @pytest.mark.parametrize(
-    "text", ["train: {batch_sise: 3}", "goal: {min_samples_per_second: -1}", "pools: [{name: x}]"]
+    "text",
+    [
+        "train: {batch_sise: 3}",
+        "goal: {min_samples_per_second: -1}",
+        "pools: [{name: x}]",
+        "slots: [{colum: x}]",
+    ],
 )
 def test_the_check_can_fail(text: str) -> None:
     with pytest.raises(UserError):
