@@ -71,6 +71,12 @@ class Launched:
         assert state is not None
         return all(part.waiting and part.restarts for part in state.components)
 
+    def node_of(self, component: int) -> str:
+        """The node (or nodes) that Slurm gave a component."""
+        state = launcher.state(self.job_id)
+        assert state is not None
+        return state.components[component].nodes
+
     def events(self) -> list[str]:
         return [event["event"] for event in history.read(self.run)]
 

@@ -74,12 +74,6 @@ def test_worlds_of_one_rank_are_caught(slurm: SlurmClient, tmp_path: Path, data:
     assert reason in (explain(job.run, ExitCode.USER_ERROR) or "")
 
 
-def node_of(job: Launched, component: int) -> str:
-    state = launcher.state(job.job_id)
-    assert state is not None
-    return state.components[component].nodes
-
-
 def come_back(job: Launched) -> None:
     """After a node's death: until all of the job waits for another start, or has ended."""
 
@@ -102,11 +96,11 @@ def test_runs_survive_the_death_of_nodes(
     spec = make_job(data, max_restarts=1)
     first = train_on_slurm(slurm, tmp_path / "first", spec)
     first.wait_for_step(60)
-    dead = [node_of(first, 0)]
+    dead = [first.node_of(0)]
     slurm.cluster.kill_node(dead[0])
     second = train_on_slurm(slurm, tmp_path / "second", spec, sparse_pool="big")
     second.wait_for_step(60)
-    dead.append(node_of(second, 1))
+    dead.append(second.node_of(1))
     slurm.cluster.kill_node(dead[1])
     for job in (first, second):
         come_back(job)

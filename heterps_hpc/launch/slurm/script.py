@@ -66,6 +66,7 @@ def render(
         srun=["srun", f"--mpi={site.srun_mpi or plugin_of(flavour)}", "--kill-on-bad-exit=1"],
         parts=_srun_parts(layout, cluster, job, run.path, python, program),
         history=run.history,
+        max_restarts=job.launch.max_restarts,
         after=[*site.prefix, python, "-m", "heterps_hpc.launch.slurm.after", str(run.path)],
     )
 
@@ -115,7 +116,6 @@ class _Part:
 
     options: list[str]
     command: list[str]
-    first_rank: int
 
 
 def _srun_parts(
@@ -128,7 +128,7 @@ def _srun_parts(
         words = [*group, *options.srun_options(component, cluster, job.launch.bind)]
         command = rank_command(run_dir, number, python, cluster.site.prefix, program)
         command = with_environment(thread_environment(component), command)
-        parts.append(_Part(words, command, component.first_rank))
+        parts.append(_Part(words, command))
     return parts
 
 

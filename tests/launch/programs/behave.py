@@ -1,4 +1,4 @@
-"""A rank that does as RUN_DIR/behave.json says: leave with a code, wait, die, or stop when asked.
+"""A rank that does as RUN_DIR/behave.json says: leave with a code, wait, fail, die, or stop.
 
 It is started exactly as the trainer is, so it tells what a launcher really does.
 """
@@ -47,6 +47,11 @@ def main() -> int:
         while not asked and time.monotonic() < give_up:
             time.sleep(0.05)
         return leave(run_dir, 3 if asked else 1)
+    if order == "fail when told" and facts["restart"] == 0:
+        give_up = time.monotonic() + LIMIT_SECONDS
+        while not (run_dir / "fail").exists() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        return leave(run_dir, 4)
     return leave(run_dir, int(order) if isinstance(order, int) else 0)
 
 
