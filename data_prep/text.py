@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from heterps_hpc.errors import UserError
 
-BLOCK_BYTES = 1 << 18
+BLOCK_BYTES = 1 << 19
 _MAX_LINE_BYTES = 1 << 24
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,11 @@ Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys of one slot: one per sample (offsets is None), or CSR."""
+class Keys(NamedTuple):
+    """The keys of one slot: one per sample (offsets is None), or CSR.
+
+    A tuple, for a reader makes one per slot and batch, and a dataclass takes three times as long.
+    """
 
     keys: UInt64s
     offsets: Int64s | None = None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from heterps_hpc.dataset import shardfile
 from heterps_hpc.dataset.columns import Rows, check_rows
 from heterps_hpc.dataset.manifest import FORMAT, VERSION, Compression, FileSpec, Schema, ShardSpec
-from heterps_hpc.dataset.mixing import seed_of
+from heterps_hpc.dataset.mixing import random_bits, seed_of
 from heterps_hpc.dataset.sink import Sink
 from heterps_hpc.dataset.sketch import Cardinality, KeySample
 from heterps_hpc.errors import UserError
@@ -70,6 +70,8 @@ class ShardWriter:
             np.zeros(len(schema.labels)),
         )
         self.num_rows = 0
+        self._rows_written = 0
+        self._row_seed = seed_of(options.seed, number)
         self._pending: list[Rows] = []
         self._pending_rows = 0
         self._columns = list(shardfile.columns_of(schema))
@@ -127,6 +129,8 @@ class ShardWriter:
                 self._extend(path, data)
         if rows.labels is not None:
             self.stats.label_sums += rows.labels.sum(axis=0, dtype=np.float64)
+        bits = random_bits(self._row_seed, self._rows_written, rows.num_rows)
+        self._rows_written += rows.num_rows
         for name, keys in rows.slots.items():
             self._extend(f"slots/{name}/keys", keys.keys)
             if keys.offsets is not None:
@@ -134,7 +138,7 @@ class ShardWriter:
             if keys.weights is not None:
                 self._extend(f"slots/{name}/weights", keys.weights)
             self.stats.cardinality[name].add(keys.keys)
-            self.stats.samples[name].add(keys.keys)
+            self.stats.samples[name].add(keys.keys, bits if keys.offsets is None else None)
             self.stats.num_keys[name] += len(keys.keys)
 
     def _extend(self, path: str, data: NDArray[Any]) -> None:
@@ -166,6 +170,7 @@ class ShardWriter:
                 self._file.create_dataset(
                     shardfile.starts_path(name), data=np.array(starts, np.int64)
                 )
+            self._write_chunk_addresses()
             self._file.attrs.update(
                 {
                     "format": FORMAT,
@@ -182,6 +187,20 @@ class ShardWriter:
         for column in self._columns:
             content.update(column.path.encode() + b"\0" + self._hashes[column.path].digest())
         return ShardSpec(**told.model_dump(), num_rows=self.num_rows, content=content.hexdigest())
+
+    def _write_chunk_addresses(self) -> None:
+        """Tell readers where the chunks lie: asking HDF5 for each takes longer than reading it."""
+        if self.options.compression != "none":
+            return
+        self._file.flush()
+        found = [
+            shardfile.chunk_addresses(self._datasets[column.path], self.options.block_rows)
+            for column in self._columns
+        ]
+        counts = np.array([len(addresses) for addresses in found], np.int64)
+        self._file.create_dataset(shardfile.CHUNK_COUNTS, data=counts)
+        flat = [address for addresses in found for address in addresses]
+        self._file.create_dataset(shardfile.CHUNK_ADDRESSES, data=np.array(flat, np.int64))
 
     def abort(self) -> None:
         """Drop what was written."""

@@ -6,6 +6,7 @@
     /slots/NAME/lengths       uint32 [rows]             only "many": keys of each sample
     /slots/NAME/starts        int64 [blocks + 1]        only "many": first key of each block
     /slots/NAME/weights       float32 [keys]            only "weighted"
+    /chunk_addresses  /chunk_counts                     only uncompressed: see below
 
 Lengths instead of offsets, so that a block is whole chunks: CSR's extra offset at the end of a
 block would make every block touch a second chunk.
@@ -74,6 +75,23 @@ def dense_column(schema: Schema) -> Column:
 def labels_column(schema: Schema) -> Column:
     """The matrix of labels."""
     return Column("labels", np.dtype(np.float32), "row", len(schema.labels))
+
+
+# Uncompressed shards: the place in the file of every chunk, column by column, in the order of
+# `columns_of`, and how many chunks each column has.
+CHUNK_ADDRESSES = "chunk_addresses"
+CHUNK_COUNTS = "chunk_counts"
+
+
+def chunk_addresses(dataset: Any, block_rows: int) -> list[int]:
+    """Where each chunk of an HDF5 dataset lies in the file; 0 if nowhere."""
+    addresses = [0] * -(-dataset.shape[0] // block_rows)
+
+    def note(info: Any) -> None:
+        addresses[info.chunk_offset[0] // block_rows] = info.byte_offset
+
+    dataset.id.chunk_iter(note)
+    return addresses
 
 
 WEIGHT = Column("weight", np.dtype(np.float32), "row")

@@ -51,9 +51,11 @@ class Cardinality:
         hashes = mix64(keys + np.uint64(0x632BE59BD9B4E019))
         cells = (hashes >> np.uint64(64 - _REGISTER_BITS)).astype(np.int64)
         rest = (hashes << np.uint64(_REGISTER_BITS)) | np.uint64(1 << (_REGISTER_BITS - 1))
-        # the binary exponent of the rest tells its leading zeros
-        ranks = (65 - np.frexp(rest.astype(np.float64))[1]).astype(np.uint8)
-        np.maximum.at(self.registers, cells, ranks)
+        # the exponent of the rest as a floating-point number tells its leading zeros
+        exponents = rest.astype(np.float64).view(np.uint64) >> np.uint64(52)
+        ranks = (np.uint64(1023 + 64) - exponents).astype(np.uint8)
+        higher = ranks > self.registers[cells]  # soon few are
+        np.maximum.at(self.registers, cells[higher], ranks[higher])
 
     def merge(self, other: Cardinality) -> None:
         """Count what the other one counted too."""
@@ -92,9 +94,12 @@ class KeySample:
         self._seen = 0
         self._limit = np.uint64(2**64 - 1)
 
-    def add(self, keys: UInt64s) -> None:
-        """Offer the next occurrences."""
-        tags = random_bits(self.seed, self._seen, len(keys))
+    def add(self, keys: UInt64s, bits: UInt64s | None = None) -> None:
+        """Offer the next occurrences; `bits` are random ones, which several slots may share."""
+        if bits is None:
+            tags = random_bits(self.seed, self._seen, len(keys))
+        else:
+            tags = bits * np.uint64(self.seed | 1)  # odd: a bijection, another for each slot
         self._seen += len(keys)
         kept = np.flatnonzero(tags <= self._limit)
         if len(kept):

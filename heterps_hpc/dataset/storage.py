@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.dataset import shardfile
 from heterps_hpc.dataset.dataset import Dataset
-from heterps_hpc.dataset.manifest import FORMAT, ShardSpec
+from heterps_hpc.dataset.manifest import FORMAT, Manifest, ShardSpec
 from heterps_hpc.errors import UserError
 
 _MAX_OPEN = 64
@@ -33,10 +33,14 @@ class ShardFile:
     """One open shard, read only, without locks: any number of processes may do the same."""
 
     def __init__(
-        self, path: Path, spec: ShardSpec, columns: Sequence[shardfile.Column], block_rows: int
+        self,
+        path: Path,
+        spec: ShardSpec,
+        columns: Sequence[shardfile.Column],
+        manifest: Manifest,
     ) -> None:
         self.path = path
-        self.block_rows = block_rows
+        self.block_rows = manifest.block_rows
         self._chunks: dict[str, list[int]] = {}
         self._datasets: dict[str, Any] = {}
         self.starts: dict[str, NDArray[np.int64]] = {}
@@ -45,6 +49,7 @@ class ShardFile:
         try:
             with self._hdf5_errors():
                 self._check_header(spec)
+                self._told_addresses = self._read_addresses(manifest)
                 for column in columns:
                     self._add(column, spec.num_rows)
             if not self._datasets:
@@ -123,14 +128,27 @@ class ShardFile:
             raise ValueError(f"the starts of slot {slot!r} do not rise from 0 to {num_keys}")
         return starts
 
+    def _read_addresses(self, manifest: Manifest) -> dict[str, list[int]]:
+        """The addresses that the shard tells, if it does."""
+        if shardfile.CHUNK_COUNTS not in self._file:
+            return {}
+        paths = [column.path for column in shardfile.columns_of(manifest)]
+        ends = np.cumsum(self._file[shardfile.CHUNK_COUNTS][()]).tolist()
+        told = self._file[shardfile.CHUNK_ADDRESSES][()].tolist()
+        firsts = [0, *ends[:-1]]
+        places = zip(paths, firsts, ends, strict=True)
+        return {path: told[first:end] for path, first, end in places}
+
     def _addresses(self, dataset: Any, column: shardfile.Column) -> list[int]:
         """Where each chunk lies in the file."""
-        addresses = [0] * -(-dataset.shape[0] // self.block_rows)
-
-        def note(info: Any) -> None:
-            addresses[info.chunk_offset[0] // self.block_rows] = info.byte_offset
-
-        dataset.id.chunk_iter(note)
+        count = -(-dataset.shape[0] // self.block_rows)
+        addresses = self._told_addresses.get(column.path)
+        if addresses is None:
+            addresses = shardfile.chunk_addresses(dataset, self.block_rows)
+        if len(addresses) != count:
+            raise ValueError(f"column {column.path!r}: {len(addresses)} addresses, {count} chunks")
+        if count and dataset.id.get_chunk_info(0).byte_offset != addresses[0]:
+            raise ValueError(f"column {column.path!r} does not lie where it should")
         end = os.fstat(self._descriptor).st_size - self.block_rows * column.item_bytes
         if addresses and not 0 < min(addresses) <= max(addresses) <= end:
             raise ValueError(f"chunks of column {column.path!r} lie outside of the file")
@@ -219,7 +237,7 @@ class Storage:
             manifest = self._dataset.manifest
             spec = manifest.shards[number]
             path = self._dataset.path / spec.file
-            shard = ShardFile(path, spec, self._columns, manifest.block_rows)
+            shard = ShardFile(path, spec, self._columns, manifest)
             self._open[number] = shard
             if len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)[1].close()
