@@ -116,7 +116,8 @@ def _frontier(run: Run) -> Painter | None:
     def paint(axes: Axes) -> None:
         if points:
             x, y = zip(*points, strict=True)
-            axes.plot(x, y, color=ACCENT, marker=".", label="least money")
+            # a floor between two plans costs as much as the faster one
+            axes.step(x, y, where="pre", color=ACCENT, marker=".", label="least money")
         rivals = [row for row in rows if not row.is_chosen]
         axes.scatter(
             [row.samples_per_second or 0 for row in rivals],

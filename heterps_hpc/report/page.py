@@ -122,9 +122,9 @@ def _context(run: Run) -> dict[str, Any]:
 def _searched(run: Run) -> str:
     if run.planning is None or run.planning.num_placements is None:
         return ""
-    text = f"{words.count(run.planning.num_placements)} placements"
+    text = words.plural(run.planning.num_placements, "placement")
     seconds = run.planning.scheduler_seconds
-    return text if seconds is None else f"{text} scored in {words.seconds(seconds)}"
+    return text if seconds is None else f"{text} in {words.seconds(seconds)}"
 
 
 def _share(part: float | None, whole: float) -> str:

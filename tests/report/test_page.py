@@ -61,6 +61,7 @@ def test_says_what_a_reader_came_for(whole: RunDir) -> None:
         "failed: a rank or a node died (exit code 4)",
         "2 tables hold 3,000 rows, 40 evicted.",
         "123 kB",  # the checkpoint
+        "rl looked at 12,345 placements in 1.40 s.",
         "cpu-only no plan that meets the floor",
         "worked 82 % of the time: 48 % backward and 25 % forward",
     ):
