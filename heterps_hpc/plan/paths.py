@@ -49,10 +49,17 @@ class Options:
         return out
 
 
-def make_options(table: StageTable, runs: Sequence[Run] | None = None) -> Options:
+def make_options(
+    table: StageTable,
+    runs: Sequence[Run] | None = None,
+    *,
+    columns: Ints | None = None,
+    floor: bool = True,
+) -> Options:
     """Options that fit, meet the floor, and are not slower than one with fewer ranks.
 
-    All stages, or only those given as (first, last, pool).
+    All stages, or only those given as (first, last, pool); all rank counts, or some columns of
+    them; with `floor` off, also stages that are too slow for the floor.
     """
     num_pools = table.problem.num_pools
     if runs is None:
@@ -61,13 +68,16 @@ def make_options(table: StageTable, runs: Sequence[Run] | None = None) -> Option
     else:
         pairs = np.array([table.pair_index[first, last] for first, last, _ in runs])
         pools = np.array([pool for _, _, pool in runs])
-    et = table.ET[pairs, pools]
-    valid = table.fits[pairs, pools] & (et <= table.problem.longest_batch * (1 + 1e-12))
+    columns = np.arange(len(table.ranks)) if columns is None else columns
+    et = table.ET[pairs, pools][:, columns]
+    longest = table.problem.longest_batch * (1 + 1e-12) if floor else np.inf
+    valid = table.fits[pairs, pools][:, columns] & (et <= longest)
     et = np.where(valid, et, np.inf)
     fastest_so_far = np.minimum.accumulate(et, axis=1)
     before = np.concatenate([np.full((len(et), 1), np.inf), fastest_so_far[:, :-1]], axis=1)
     row, column = np.nonzero(et < before)
     pair, pool, seconds = pairs[row], pools[row], et[row, column]
+    column = columns[column]
     joins = table.in_sum[pair]
     return Options(
         num_layers=table.problem.num_layers,

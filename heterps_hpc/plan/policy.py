@@ -26,7 +26,7 @@ from torch import nn
 
 from heterps_hpc.plan.cost import StageTable
 from heterps_hpc.plan.problem import Ints, Problem
-from heterps_hpc.plan.rivals import greedy, heuristic
+from heterps_hpc.plan.rivals import try_greedy, try_heuristic
 from heterps_hpc.plan.search import Budget, Found, Search
 
 NUM_PLACEMENTS = 192  # N
@@ -122,11 +122,8 @@ def _simple_rules(search: Search) -> None:
     problem = search.table.problem
     pools = np.arange(problem.num_pools)
     search.score(np.repeat(pools[:, None], problem.num_layers, axis=1))
-    for rule in (greedy, heuristic):
-        found = rule(search.table, search.budget)
-        search.num_placements += found.num_placements
-        if found.choices is not None:
-            search.offer(found.choices)
+    try_greedy(search)
+    try_heuristic(search)
 
 
 def _learn(search: Search, cell: str, seed: int) -> None:

@@ -239,12 +239,10 @@ def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[fl
 
 
 def _port(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
-    """A rank's way to other pools, taken as the slowest of them, so that a stage's time does not
-    depend on where its neighbours are: the exact solver needs that, and two pools are exact."""
-    others = [pool.name for pool in cluster.pools if pool.name != name]
-    links = [_link(name, other, profile, cluster) for other in others]
-    if not links:
-        links = [_link(name, name, profile, cluster)]
+    """A rank's way out, taken as the slowest of its links, so that a stage's time does not depend
+    on where its neighbours are: the exact solver needs that, and with two pools it is exact. The
+    pool's own link counts too: it is what a rank gets of its node's network card."""
+    links = [_link(name, pool.name, profile, cluster) for pool in cluster.pools]
     return max(link[0] for link in links), max(link[1] for link in links)
 
 

@@ -49,24 +49,33 @@ def random(table: StageTable, budget: Budget) -> Found:
 def greedy(table: StageTable, budget: Budget) -> Found:
     """Layer by layer the pool of least money, as if all later layers stayed on it."""
     search = Search(table, budget)
-    problem = table.problem
+    try_greedy(search)
+    return search.found()
+
+
+def try_greedy(search: Search) -> None:
+    """Greedy's placements, within any search."""
+    problem = search.table.problem
     chosen = np.zeros(problem.num_layers, dtype=np.int64)
     for layer in range(problem.num_layers):
         tries = np.tile(chosen, (problem.num_pools, 1))
         tries[:, layer:] = np.arange(problem.num_pools)[:, None]
         chosen = tries[int(np.argmin(search.score(tries)))]
-    return search.found()
 
 
 def heuristic(table: StageTable, budget: Budget) -> Found:
     """Embeddings on CPUs, all else on GPUs (on the fastest pool where there are none)."""
     search = Search(table, budget)
-    problem = table.problem
+    try_heuristic(search)
+    return search.found()
+
+
+def try_heuristic(search: Search) -> None:
+    """The heuristic's placements, within any search."""
+    problem = search.table.problem
     cpus, gpus = _kinds(problem)
     embeds = problem.layers.is_embedding
-    tries = [np.where(embeds, cpu, gpu) for cpu in cpus for gpu in gpus]
-    search.score(np.array(tries))
-    return search.found()
+    search.score(np.array([np.where(embeds, cpu, gpu) for cpu in cpus for gpu in gpus]))
 
 
 def cpu_only(table: StageTable, budget: Budget) -> Found:

@@ -43,14 +43,22 @@ class Scorer:
 
     @cached_property
     def _options(self) -> Options:
-        everything = StageTable(self.table.problem.with_floor(0.0))
-        return make_options(everything)
+        """Stages with some of their rank counts: all small ones, then steps of a few per cent,
+        which is close enough for a score."""
+        counts = self.table.ranks
+        steps = np.unique(np.geomspace(16, max(16, counts.max()), 64).astype(np.int64))
+        some = np.isin(counts, np.concatenate([np.arange(1, 17), steps, self._limits]))
+        return make_options(self.table, columns=np.flatnonzero(some), floor=False)
+
+    @property
+    def _limits(self) -> Ints:
+        return self.table.problem.pools.limit
 
     @cached_property
     def _columns(self) -> tuple[Floats, Floats]:
         """Cap and price of each fine column; neighbours differ little."""
         options, problem = self._options, self.table.problem
-        coarse = 32 if len(options) < 200_000 else 16
+        coarse = 32 if len(options) < 200_000 else 10
         same = np.diff(options.pair * options.num_pools + options.pool) == 0
         gain = -np.diff(options.ET)[same] / np.diff(options.c)[same]
         gain = gain[gain > 0] if (gain > 0).any() else np.array([1.0])

@@ -91,30 +91,34 @@ def layer_timing(layer: LayerFacts, pool: str, sheet: DataSheet, batch_size: int
     )
 
 
-def profile_from_sheets(
-    profile: Profile, pools: Sequence[Pool], others: Sequence[str] = ()
-) -> Profile:
+def _port_share(pool: Pool, sheet: DataSheet) -> float:
+    """What one rank gets of its node's link."""
+    return sheet.link_bytes_per_second / min(sheet.link_ranks, pool.ranks_per_node)
+
+
+def profile_from_sheets(profile: Profile, pools: Sequence[Pool]) -> Profile:
     """The times of described pools for the layers of a profile; merge it into that profile."""
     timings: list[Timing] = []
     links: list[Link] = []
     notes: list[str] = []
-    measured = [*others, *dict.fromkeys(timing.pool for timing in profile.timings)]
-    names = [pool.name for pool in pools]
-    for index, pool in enumerate(pools):
-        assert pool.data_sheet is not None
-        sheet = load_sheet(pool.data_sheet)
+    measured = list(dict.fromkeys(timing.pool for timing in profile.timings))
+    sheets = [load_sheet(pool.data_sheet or "") for pool in pools]
+    shares = [_port_share(pool, sheet) for pool, sheet in zip(pools, sheets, strict=True)]
+    for index, (pool, sheet) in enumerate(zip(pools, sheets, strict=True)):
         timings += [
             layer_timing(layer, pool.name, sheet, profile.batch_size) for layer in profile.layers
         ]
-        share = sheet.link_bytes_per_second / min(sheet.link_ranks, pool.ranks_per_node)
-        for other in dict.fromkeys([*names[index:], *measured]):
-            links.append(
-                Link(
-                    pools=(pool.name, other),
-                    latency_seconds=sheet.link_latency_seconds,
-                    bytes_per_second=share,
-                )
+        # a pair is as fast as its better end: the slower end's own link says how slow that is
+        ends = [(pools[i].name, max(shares[index], shares[i])) for i in range(index, len(pools))]
+        ends += [(name, shares[index]) for name in measured]
+        links += [
+            Link(
+                pools=(pool.name, other),
+                latency_seconds=sheet.link_latency_seconds,
+                bytes_per_second=rate,
             )
+            for other, rate in ends
+        ]
         notes += [f"{pool.name}: data sheet {sheet.name}; {source}" for source in sheet.sources]
     return profile.model_copy(
         update={
