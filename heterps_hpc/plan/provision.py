@@ -10,8 +10,9 @@ import numpy as np
 from heterps_hpc.plan.cost import Choice, StageTable, batch_seconds, stages_of, within_limits
 from heterps_hpc.plan.exact import Solution, solve
 
-# StaPSRatio: ranks that serve tables per rank that computes dense layers
-PARAMETER_SERVERS_PER_WORKER = 4
+# The static rules of the paper's comparison, set once for all jobs, as operators do:
+CPU_RANKS_PER_GPU_RANK = 8  # StaRatio, about the cores that a node has for each of its GPUs
+PARAMETER_SERVERS_PER_WORKER = 4  # StaPSRatio: ranks with tables per rank without
 
 
 def provision(
@@ -27,9 +28,12 @@ def provision(
 
 
 def static_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:
-    """StaRatio: as many ranks in every stage, as few as meet the floor."""
+    """StaRatio: a fixed number of CPU ranks per GPU rank, as few of both as meet the floor."""
     runs = stages_of(placement)
-    return _first_valid(table, runs, [1] * len(runs))
+    is_cpu = table.problem.pools.is_cpu
+    mixed = not all(is_cpu[pool] for _, _, pool in runs)
+    ratio = [CPU_RANKS_PER_GPU_RANK if mixed and is_cpu[pool] else 1 for _, _, pool in runs]
+    return _first_valid(table, runs, ratio)
 
 
 def static_server_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:

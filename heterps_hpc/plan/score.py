@@ -22,7 +22,7 @@ from heterps_hpc.plan.problem import Floats, Ints
 
 Floats32 = NDArray[np.float32]
 STEP = 8  # fine columns per coarse column
-MOST_TRIED_AGAIN = 512
+MOST_TRIED_AGAIN = 64
 PENALTY = 10.0  # a placement that misses the floor or a limit counts this many times its money
 
 
@@ -98,14 +98,16 @@ class Scorer:
             target[0] = 0.0
         return tables, ranks
 
+    @cached_property
+    def _coarse_tables(self) -> list[Floats32]:
+        return [np.ascontiguousarray(part[:, STEP // 2 :: STEP]) for part in self._tables[0]]
+
     def score(self, placements: Ints) -> Scores:
         """Score placements given as pool indices, [N, L]."""
         stages = self._stages(placements)
         (e, c, most, ahead), ranks = self._tables
         num_columns = e.shape[1]
-        coarse = slice(STEP // 2, None, STEP)
-        small = [np.ascontiguousarray(x[:, coarse]) for x in (e, c, most, ahead)]
-        column = self._best_column(stages, small, None) * STEP
+        column = self._best_column(stages, self._coarse_tables, None) * STEP
         fine = np.minimum(column[:, None] + np.arange(STEP), num_columns - 1)
         best = self._best_column(stages, [e, c, most, ahead], fine)
         column = fine[np.arange(len(fine)), best]

@@ -1,0 +1,1 @@
+"""Money and time of every scheduler: `python -m benchmarks.schedulers`."""

@@ -1,0 +1,36 @@
+"""Pictures of the schedulers benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+
+if TYPE_CHECKING:
+    from benchmarks.schedulers.__main__ import Answer
+
+
+def plot(sets: dict[str, list[Answer]], path: Path) -> None:
+    """One row per experiment: money above the optimum, and seconds until the plan was found."""
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(len(sets), 2, figsize=(12, 3.2 * len(sets)), squeeze=False)
+    for (title, answers), (money, seconds) in zip(sets.items(), axes, strict=True):
+        for name in answers[0].found:
+            found = [(a, a.found[name]) for a in answers if a.found[name].choices is not None]
+            labels = [a.name for a, _ in found]
+            style = {"marker": "o", "label": name, "linewidth": 2.5 if name == "rl" else 1.0}
+            money.plot(labels, [max(a.gap(name), 0.0) for a, _ in found], **style)
+            seconds.plot(labels, [f.curve[-1][0] for _, f in found], **style)
+        money.set_ylabel("% above optimum")
+        money.set_yscale("symlog", linthresh=0.1)
+        seconds.set_ylabel("s until found")
+        seconds.set_yscale("log")
+        money.set_title(title)
+        seconds.legend(fontsize=6, ncol=2)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
