@@ -99,6 +99,7 @@ class Trainer:
         self.votes = Votes(self.world.control, lag=staleness + 1)
         self.progress = Progress(self.parts, run_dir.metrics if run_dir else None)
         self.step = 0
+        self._unfinished: int | None = None  # the step whose dense gradients are being summed
         self.saver: Saves | None = None
         self.ahead: dict[int, dict[Lookup, Matrix]] = {}  # rows pooled before a checkpoint
         self.result = Result()
@@ -119,6 +120,7 @@ class Trainer:
         while self.step < self.steps.total:
             decision = self.votes.outcome(self.step)
             if decision != GO_ON and self.saver is not None:
+                self._finish_update()
                 self.saver.save()
             if decision == STOP:
                 self.result.stopped = True
@@ -133,6 +135,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Quality on the test set as the model is now; all ranks call it at the same step."""
+        self._finish_update()
         if self.job.data.test is None:
             return {}
         if self._evaluator is None:
@@ -153,6 +156,7 @@ class Trainer:
         if self.sparse is not None:
             self.sparse.expect_gradients(step, self.steps.num_rows(step))
         good = True
+        self._finish_update()
         if self.dense is not None:
             good = self._dense_step(step)
         if train.on_nan == "skip":
@@ -192,22 +196,28 @@ class Trainer:
         return False
 
     def _update(self, step: int) -> None:
-        """Apply the gradients of a batch: rows are pushed while the reducer sums the dense ones."""
+        """Start to sum the dense gradients, and push rows meanwhile.
+
+        The sum is taken up by `_finish_update` only when the next batch needs the parameters:
+        until then the rank pushes this batch and pulls a later one.
+        """
         if self.dense is not None:
             self._start_reduce()
+            self._unfinished = step
         if self.sparse is not None:
             sparse = self.job.train.sparse
             self.sparse.push(step, sparse.lr * factor(sparse.schedule, step, self.steps.total))
-        if self.dense is not None:
-            self._update_dense(step)
 
     def _start_reduce(self) -> None:
         assert self.dense is not None
         with self.watch.phase("reduce"):
             self.reducer.start(self.dense.modules.gradients)
 
-    def _update_dense(self, step: int) -> None:
-        assert self.dense is not None
+    def _finish_update(self) -> None:
+        """Apply the dense gradients of the last batch, if that has not been done."""
+        if self.dense is None or self._unfinished is None:
+            return
+        step, self._unfinished = self._unfinished, None
         modules, spec = self.dense.modules, self.job.train.dense
         with self.watch.phase("reduce"):
             self.reducer.finish()
@@ -274,6 +284,7 @@ class Trainer:
                 self._feed_reads.add("weight")
 
     def _finish(self, first: int) -> None:
+        self._finish_update()
         self.votes.finish()
         self.exchange.settle_all()
         self._close_readers()
