@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "runtime": {"nouns", "core", "checkpoint", "dataset", "models"},
     "report": {"nouns"},
     "data_prep": {"nouns", "dataset"},
+    "data_sheets": set[str](),
     "slurm_templates": set[str](),
 }
 LIBRARY_ONLY_IN = {
