@@ -28,7 +28,8 @@ def initial_vector(config: TableConfig, key: int) -> Floats:
     )
     out = np.empty((1, config.dim))
     table.pull(np.array([key], np.uint64), out=out)
-    return out[0]
+    vector: Floats = out[0]
+    return vector
 
 
 @dataclass

@@ -133,7 +133,7 @@ def test_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_only_plain_files() -> None:
-    with pytest.raises(OSError, match="/dev/null.*cannot be used"):
+    with pytest.raises(OSError, match=r"/dev/null.*cannot be used"):
         tiered(Path("/dev/null"), 50)
 
 

@@ -15,63 +15,63 @@ namespace hps {
 constexpr uint32_t kCold = 0x80000000u;  // a row number with this bit is a slot of the cold file
 
 struct SpillError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+    using std::runtime_error::runtime_error;
 };
 
 class ColdFile {
  public:
-  struct Segment {
-    uint32_t partition = 0;
-    uint32_t used = 0;  // slots appended so far
-    uint32_t live = 0;
-    std::vector<uint64_t> bits;       // live slots
-    std::unique_ptr<char[]> buffer;   // until the segment is full and written
-    bool has(uint32_t i) const { return (bits[i / 64] >> (i % 64)) & 1; }
-  };
+    struct Segment {
+        uint32_t partition = 0;
+        uint32_t used = 0;  // slots appended so far
+        uint32_t live = 0;
+        std::vector<uint64_t> bits;      // live slots
+        std::unique_ptr<char[]> buffer;  // until the segment is full and written
+        bool has(uint32_t i) const { return (bits[i / 64] >> (i % 64)) & 1; }
+    };
 
-  ColdFile(std::string path, uint32_t stride, uint32_t num_partitions);
-  ColdFile(const ColdFile&) = delete;
-  ColdFile& operator=(const ColdFile&) = delete;
-  ~ColdFile();
+    ColdFile(std::string path, uint32_t stride, uint32_t num_partitions);
+    ColdFile(const ColdFile&) = delete;
+    ColdFile& operator=(const ColdFile&) = delete;
+    ~ColdFile();
 
-  // All of these throw SpillError and then have changed nothing.
-  uint32_t append(uint32_t partition, const char* row);  // returns the slot
-  void read(uint32_t slot, char* row) const;
-  void read_written(uint32_t slot, char* row) const;  // from any thread; the slot is in the file
-  void read_segment(uint32_t segment, uint32_t num_slots, char* rows) const;
-  void write_open();  // so that everything is in the file
+    // All of these throw SpillError and then have changed nothing.
+    uint32_t append(uint32_t partition, const char* row);  // returns the slot
+    void read(uint32_t slot, char* row) const;
+    void read_written(uint32_t slot, char* row) const;  // from any thread; the slot is in the file
+    void read_segment(uint32_t segment, uint32_t num_slots, char* rows) const;
+    void write_open();  // so that everything is in the file
 
-  void free(uint32_t slot);
-  bool in_memory(uint32_t slot) const { return segments_[slot >> shift_].buffer != nullptr; }
-  uint32_t slots_per_segment() const { return 1u << shift_; }
-  uint32_t first_slot(uint32_t segment) const { return segment << shift_; }
-  const Segment& segment(uint32_t s) const { return segments_[s]; }
-  std::vector<uint32_t> segments_of(uint32_t partition) const;  // those with live rows
-  uint64_t size() const { return size_.load(std::memory_order_relaxed); }
-  uint64_t live(uint32_t partition) const { return live_[partition]; }
-  bool wasteful() const;             // more than half of the file is dead
-  int64_t wasteful_segment() const;  // the written segment with the fewest live rows, or -1
-  // While held (by snapshots), segments without live rows are not reused.
-  void hold() { ++holders_; }
-  void unhold();
-  size_t memory_bytes() const;
+    void free(uint32_t slot);
+    bool in_memory(uint32_t slot) const { return segments_[slot >> shift_].buffer != nullptr; }
+    uint32_t slots_per_segment() const { return 1u << shift_; }
+    uint32_t first_slot(uint32_t segment) const { return segment << shift_; }
+    const Segment& segment(uint32_t s) const { return segments_[s]; }
+    std::vector<uint32_t> segments_of(uint32_t partition) const;  // those with live rows
+    uint64_t size() const { return size_.load(std::memory_order_relaxed); }
+    uint64_t live(uint32_t partition) const { return live_[partition]; }
+    bool wasteful() const;             // more than half of the file is dead
+    int64_t wasteful_segment() const;  // the written segment with the fewest live rows, or -1
+    // While held (by snapshots), segments without live rows are not reused.
+    void hold() { ++holders_; }
+    void unhold();
+    size_t memory_bytes() const;
 
  private:
-  void write(const Segment& segment, uint32_t number) const;
-  uint32_t take_segment(uint32_t partition);
-  void retire(uint32_t segment);
-  [[noreturn]] void fail(const char* action, int error) const;
+    void write(const Segment& segment, uint32_t number) const;
+    uint32_t take_segment(uint32_t partition);
+    void retire(uint32_t segment);
+    [[noreturn]] void fail(const char* action, int error) const;
 
-  const std::string path_;
-  const uint32_t stride_;
-  int shift_;
-  int fd_ = -1;
-  std::vector<Segment> segments_;
-  std::vector<int64_t> open_;  // per partition, or -1
-  std::vector<uint64_t> live_;
-  std::vector<uint32_t> free_, limbo_;
-  std::atomic<uint64_t> size_{0};
-  int holders_ = 0;
+    const std::string path_;
+    const uint32_t stride_;
+    int shift_;
+    int fd_ = -1;
+    std::vector<Segment> segments_;
+    std::vector<int64_t> open_;  // per partition, or -1
+    std::vector<uint64_t> live_;
+    std::vector<uint32_t> free_, limbo_;
+    std::atomic<uint64_t> size_{0};
+    int holders_ = 0;
 };
 
 }  // namespace hps

@@ -6,71 +6,71 @@
 namespace hps {
 
 Fetcher::~Fetcher() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+    {
+        const std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
 }
 
 void Fetcher::request(std::vector<uint32_t> slots) {
-  if (slots.empty()) return;
-  auto job = std::make_shared<Job>();
-  std::sort(slots.begin(), slots.end());  // neighbours share pages
-  job->rows.resize(slots.size() * stride_);
-  job->slots = std::move(slots);
-  for (uint32_t i = 0; i < job->slots.size(); ++i) staged_[job->slots[i]] = {job, i};
-  jobs_.push_back(job);
-  while (jobs_.size() > kMaxJobs) {
-    for (const uint32_t slot : jobs_.front()->slots) {
-      const auto it = staged_.find(slot);
-      if (it != staged_.end() && it->second.first == jobs_.front()) staged_.erase(it);
+    if (slots.empty()) return;
+    auto job = std::make_shared<Job>();
+    std::sort(slots.begin(), slots.end());  // neighbours share pages
+    job->rows.resize(slots.size() * stride_);
+    job->slots = std::move(slots);
+    for (uint32_t i = 0; i < job->slots.size(); ++i) staged_[job->slots[i]] = {job, i};
+    jobs_.push_back(job);
+    while (jobs_.size() > kMaxJobs) {
+        for (const uint32_t slot : jobs_.front()->slots) {
+            const auto it = staged_.find(slot);
+            if (it != staged_.end() && it->second.first == jobs_.front()) staged_.erase(it);
+        }
+        jobs_.pop_front();
     }
-    jobs_.pop_front();
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(job));
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-  }
-  changed_.notify_all();
+    {
+        const std::lock_guard lock(mutex_);
+        queue_.push_back(std::move(job));
+        if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    }
+    changed_.notify_all();
 }
 
 void Fetcher::work() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-    if (stop_) return;
-    const std::shared_ptr<Job> job = queue_.front();
-    queue_.pop_front();
-    lock.unlock();
-    bool failed = false;
-    try {
-      for (size_t i = 0; i < job->slots.size(); ++i) {
-        file_.read_written(job->slots[i], job->rows.data() + i * stride_);
-      }
-    } catch (const SpillError&) {
-      failed = true;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+        if (stop_) return;
+        const std::shared_ptr<Job> job = queue_.front();
+        queue_.pop_front();
+        lock.unlock();
+        bool failed = false;
+        try {
+            for (size_t i = 0; i < job->slots.size(); ++i) {
+                file_.read_written(job->slots[i], job->rows.data() + i * stride_);
+            }
+        } catch (const SpillError&) {
+            failed = true;
+        }
+        lock.lock();
+        job->failed = failed;
+        job->done = true;
+        changed_.notify_all();
     }
-    lock.lock();
-    job->failed = failed;
-    job->done = true;
-    changed_.notify_all();
-  }
 }
 
 bool Fetcher::take(uint32_t slot, char* row) const {
-  const auto it = staged_.find(slot);
-  if (it == staged_.end()) return false;
-  const auto& [job, i] = it->second;
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&job = job] { return job->done; });
-    if (job->failed) return false;
-  }
-  std::memcpy(row, job->rows.data() + size_t{i} * stride_, stride_);
-  return true;
+    const auto it = staged_.find(slot);
+    if (it == staged_.end()) return false;
+    const auto& [job, i] = it->second;
+    {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&job = job] { return job->done; });
+        if (job->failed) return false;
+    }
+    std::memcpy(row, job->rows.data() + size_t{i} * stride_, stride_);
+    return true;
 }
 
 }  // namespace hps

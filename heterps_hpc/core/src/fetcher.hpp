@@ -18,35 +18,35 @@ namespace hps {
 
 class Fetcher {
  public:
-  Fetcher(const ColdFile& file, uint32_t stride) : file_(file), stride_(stride) {}
-  ~Fetcher();
+    Fetcher(const ColdFile& file, uint32_t stride) : file_(file), stride_(stride) {}
+    ~Fetcher();
 
-  void request(std::vector<uint32_t> slots);  // written slots only, none known already
-  bool knows(uint32_t slot) const { return staged_.contains(slot); }
-  // Copies a requested row, waiting for it if need be; false if it was not requested or its
-  // reading failed (the caller then reads it itself, and reports what is wrong).
-  bool take(uint32_t slot, char* row) const;
-  void forget(uint32_t slot) { staged_.erase(slot); }
+    void request(std::vector<uint32_t> slots);  // written slots only, none known already
+    bool knows(uint32_t slot) const { return staged_.contains(slot); }
+    // Copies a requested row, waiting for it if need be; false if it was not requested or its
+    // reading failed (the caller then reads it itself, and reports what is wrong).
+    bool take(uint32_t slot, char* row) const;
+    void forget(uint32_t slot) { staged_.erase(slot); }
 
  private:
-  struct Job {
-    std::vector<uint32_t> slots;
-    std::vector<char> rows;
-    bool done = false, failed = false;
-  };
-  void work();
+    struct Job {
+        std::vector<uint32_t> slots;
+        std::vector<char> rows;
+        bool done = false, failed = false;
+    };
+    void work();
 
-  static constexpr size_t kMaxJobs = 16;  // older requests that were never pulled are dropped
-  const ColdFile& file_;
-  const uint32_t stride_;
-  std::unordered_map<uint32_t, std::pair<std::shared_ptr<Job>, uint32_t>> staged_;
-  std::deque<std::shared_ptr<Job>> jobs_;
+    static constexpr size_t kMaxJobs = 16;  // older requests that were never pulled are dropped
+    const ColdFile& file_;
+    const uint32_t stride_;
+    std::unordered_map<uint32_t, std::pair<std::shared_ptr<Job>, uint32_t>> staged_;
+    std::deque<std::shared_ptr<Job>> jobs_;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::deque<std::shared_ptr<Job>> queue_;
-  bool stop_ = false;
-  std::thread thread_;
+    mutable std::mutex mutex_;
+    mutable std::condition_variable changed_;
+    std::deque<std::shared_ptr<Job>> queue_;
+    bool stop_ = false;
+    std::thread thread_;
 };
 
 }  // namespace hps

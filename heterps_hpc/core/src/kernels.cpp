@@ -8,19 +8,21 @@
 
 namespace hps {
 
-double power(double base, double exponent) { return std::pow(base, exponent); }
+double power(double base, double exponent) {
+    return std::pow(base, exponent);
+}
 
 Kernels choose_kernels(const Config& config, const char* isa) {
-  const std::string name = isa;
-  if (name == "baseline") return baseline_kernels(config);
+    const std::string name = isa;
+    if (name == "baseline") return baseline_kernels(config);
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2");
-  if (avx2 && (name == "avx2" || name == "auto")) return avx2_kernels(config);
+    const bool avx2 = __builtin_cpu_supports("avx2");
+    if (avx2 && (name == "avx2" || name == "auto")) return avx2_kernels(config);
 #endif
-  if (name == "auto") return baseline_kernels(config);
-  throw std::invalid_argument("isa is '" + name +
-                              "'; this processor offers 'auto', 'baseline' and, if it has it, "
-                              "'avx2'");
+    if (name == "auto") return baseline_kernels(config);
+    throw std::invalid_argument("isa is '" + name +
+                                "'; this processor offers 'auto', 'baseline' and, if it has it, "
+                                "'avx2'");
 }
 
 }  // namespace hps

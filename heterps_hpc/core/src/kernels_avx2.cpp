@@ -9,7 +9,9 @@ HPS_KERNEL_ROOT
 #include "kernels_impl.hpp"
 }  // namespace
 
-Kernels avx2_kernels(const Config& config) { return kernels_for(config, "avx2"); }
+Kernels avx2_kernels(const Config& config) {
+    return kernels_for(config, "avx2");
+}
 
 }  // namespace hps
 #endif

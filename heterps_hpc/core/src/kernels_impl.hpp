@@ -8,238 +8,251 @@ constexpr int64_t kFar = 24;    // samples to prefetch ahead in a wide matrix
 
 template <class T, int DIM>
 struct Width {
-  static constexpr int capacity = DIM;
-  explicit Width(uint32_t) {}
-  static constexpr int size() { return DIM; }
+    static constexpr int capacity = DIM;
+    explicit Width(uint32_t) {}
+    static constexpr int size() { return DIM; }
 };
 template <class T>
 struct Width<T, 0> {
-  explicit Width(uint32_t dim) : dim_(static_cast<int>(dim)) {}
-  int size() const { return dim_; }
-  int dim_;
+    explicit Width(uint32_t dim) : dim_(static_cast<int>(dim)) {}
+    int size() const { return dim_; }
+    int dim_;
 };
 
 // Sum of squares in eight interleaved partial sums, added as a tree: the same on every ISA.
 template <class T, int DIM>
 inline T sum_squares(const T* g, Width<T, DIM> w) {
-  T lane[kLanes] = {};
-  int i = 0;
-  for (; i + kLanes <= w.size(); i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) lane[j] += g[i + j] * g[i + j];
-  }
-  for (int j = 0; i + j < w.size(); ++j) lane[j] += g[i + j] * g[i + j];
-  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    T lane[kLanes] = {};
+    int i = 0;
+    for (; i + kLanes <= w.size(); i += kLanes) {
+        for (int j = 0; j < kLanes; ++j) lane[j] += g[i + j] * g[i + j];
+    }
+    for (int j = 0; i + j < w.size(); ++j) lane[j] += g[i + j] * g[i + j];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
 template <class T>
 inline bool is_finite(T x) {
-  return x - x == T(0);
+    return x - x == T(0);
 }
 
 template <class T, int DIM>
 inline void add_scaled(T* acc, const T* v, T scale, Width<T, DIM> w) {
-  for (int i = 0; i < w.size(); ++i) acc[i] += v[i] * scale;
+    for (int i = 0; i < w.size(); ++i) acc[i] += v[i] * scale;
 }
 template <class T, int DIM>
 inline void add(T* acc, const T* v, Width<T, DIM> w) {
-  for (int i = 0; i < w.size(); ++i) acc[i] += v[i];
+    for (int i = 0; i < w.size(); ++i) acc[i] += v[i];
 }
 
 inline void prefetch_row(const char* row, uint32_t bytes) {
-  for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1);
-  __builtin_prefetch(row + bytes - 1, 1);
+    for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1);
+    __builtin_prefetch(row + bytes - 1, 1);
 }
 
 inline void prefetch_out(const PoolArgs& a, int64_t sample, size_t bytes) {
-  prefetch_row(a.out + sample * a.out_stride, bytes < 512 ? static_cast<uint32_t>(bytes) : 512);
+    prefetch_row(a.out + sample * a.out_stride, bytes < 512 ? static_cast<uint32_t>(bytes) : 512);
 }
 
 template <class T, int DIM>
 void pool(PoolArgs& a) {
-  const Width<T, DIM> w(a.dim);
-  const auto* weights = static_cast<const T*>(a.weights);
-  if (a.offsets == nullptr) {
-    for (int64_t k = a.key_begin; k < a.key_end; ++k) {
-      if (k + kFar < a.num_samples) prefetch_out(a, k + kFar, w.size() * sizeof(T));
-      T* out = reinterpret_cast<T*>(a.out + k * a.out_stride);
-      const auto* v = reinterpret_cast<const T*>(a.vectors[k - a.key_begin]);
-      const T scale = weights == nullptr ? T(1) : weights[k];
-      if (v == nullptr) {
-        for (int i = 0; i < w.size(); ++i) out[i] = T(0);
-      } else {
-        for (int i = 0; i < w.size(); ++i) out[i] = v[i] * scale;
-      }
+    const Width<T, DIM> w(a.dim);
+    const auto* weights = static_cast<const T*>(a.weights);
+    if (a.offsets == nullptr) {
+        for (int64_t k = a.key_begin; k < a.key_end; ++k) {
+            if (k + kFar < a.num_samples) prefetch_out(a, k + kFar, w.size() * sizeof(T));
+            T* out = reinterpret_cast<T*>(a.out + k * a.out_stride);
+            const auto* v = reinterpret_cast<const T*>(a.vectors[k - a.key_begin]);
+            const T scale = weights == nullptr ? T(1) : weights[k];
+            if (v == nullptr) {
+                for (int i = 0; i < w.size(); ++i) out[i] = T(0);
+            } else {
+                for (int i = 0; i < w.size(); ++i) out[i] = v[i] * scale;
+            }
+        }
+        a.sample = a.key_end;
+        return;
     }
-    a.sample = a.key_end;
-    return;
-  }
-  for (; a.sample < a.num_samples; ++a.sample) {
-    if (a.sample + kFar < a.num_samples) prefetch_out(a, a.sample + kFar, w.size() * sizeof(T));
-    const int64_t first = a.offsets[a.sample];
-    const int64_t last = a.offsets[a.sample + 1];
-    const int64_t begin = first > a.key_begin ? first : a.key_begin;
-    const int64_t end = last < a.key_end ? last : a.key_end;
-    T* out = reinterpret_cast<T*>(a.out + a.sample * a.out_stride);
-    T local[DIM == 0 ? 1 : DIM];
-    T* acc = DIM == 0 ? out : local;
-    if (begin == first) {
-      for (int i = 0; i < w.size(); ++i) acc[i] = T(0);
-    } else if (DIM != 0) {
-      for (int i = 0; i < w.size(); ++i) acc[i] = out[i];
+    for (; a.sample < a.num_samples; ++a.sample) {
+        if (a.sample + kFar < a.num_samples) prefetch_out(a, a.sample + kFar, w.size() * sizeof(T));
+        const int64_t first = a.offsets[a.sample];
+        const int64_t last = a.offsets[a.sample + 1];
+        const int64_t begin = first > a.key_begin ? first : a.key_begin;
+        const int64_t end = last < a.key_end ? last : a.key_end;
+        T* out = reinterpret_cast<T*>(a.out + a.sample * a.out_stride);
+        T local[DIM == 0 ? 1 : DIM];
+        T* acc = DIM == 0 ? out : local;
+        if (begin == first) {
+            for (int i = 0; i < w.size(); ++i) acc[i] = T(0);
+        } else if (DIM != 0) {
+            for (int i = 0; i < w.size(); ++i) acc[i] = out[i];
+        }
+        for (int64_t k = begin; k < end; ++k) {
+            const auto* v = reinterpret_cast<const T*>(a.vectors[k - a.key_begin]);
+            if (v == nullptr) continue;
+            if (weights == nullptr) {
+                add<T, DIM>(acc, v, w);
+            } else {
+                add_scaled<T, DIM>(acc, v, weights[k], w);
+            }
+        }
+        const bool done = end == last;
+        if (done && a.mean && last > first) {
+            const T scale = T(1) / static_cast<T>(last - first);
+            for (int i = 0; i < w.size(); ++i) acc[i] *= scale;
+        }
+        if (DIM != 0) {
+            for (int i = 0; i < w.size(); ++i) out[i] = acc[i];
+        }
+        if (!done) return;
     }
-    for (int64_t k = begin; k < end; ++k) {
-      const auto* v = reinterpret_cast<const T*>(a.vectors[k - a.key_begin]);
-      if (v == nullptr) continue;
-      if (weights == nullptr) {
-        add<T, DIM>(acc, v, w);
-      } else {
-        add_scaled<T, DIM>(acc, v, weights[k], w);
-      }
-    }
-    const bool done = end == last;
-    if (done && a.mean && last > first) {
-      const T scale = T(1) / static_cast<T>(last - first);
-      for (int i = 0; i < w.size(); ++i) acc[i] *= scale;
-    }
-    if (DIM != 0) {
-      for (int i = 0; i < w.size(); ++i) out[i] = acc[i];
-    }
-    if (!done) return;
-  }
 }
 
 template <class T, int DIM>
 inline void merge(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
-  const auto* const* gradients = reinterpret_cast<const T* const*>(a.gradients);
-  const auto* coefficient = static_cast<const T*>(a.coefficient);
-  uint32_t s = a.start[u];
-  const uint32_t end = a.start[u + 1];
-  if (coefficient == nullptr) {
-    const T* first = gradients[a.source[s]];
-    for (int i = 0; i < w.size(); ++i) g[i] = first[i];
-    for (++s; s < end; ++s) add<T, DIM>(g, gradients[a.source[s]], w);
-  } else {
-    for (int i = 0; i < w.size(); ++i) g[i] = T(0);
-    for (; s < end; ++s) add_scaled<T, DIM>(g, gradients[a.source[s]], coefficient[s], w);
-  }
+    const auto* const* gradients = reinterpret_cast<const T* const*>(a.gradients);
+    const auto* coefficient = static_cast<const T*>(a.coefficient);
+    uint32_t s = a.start[u];
+    const uint32_t end = a.start[u + 1];
+    if (coefficient == nullptr) {
+        const T* first = gradients[a.source[s]];
+        for (int i = 0; i < w.size(); ++i) g[i] = first[i];
+        for (++s; s < end; ++s) add<T, DIM>(g, gradients[a.source[s]], w);
+    } else {
+        for (int i = 0; i < w.size(); ++i) g[i] = T(0);
+        for (; s < end; ++s) add_scaled<T, DIM>(g, gradients[a.source[s]], coefficient[s], w);
+    }
 }
 
 template <class T, int DIM, Optimizer OPT>
 inline void update(const ApplyArgs& a, T* v, T* state, const T* g, T squares, Width<T, DIM> w) {
-  const int n = w.size();
-  const T lr = static_cast<T>(a.lr);
-  const T eps = static_cast<T>(a.eps);
-  if constexpr (OPT == Optimizer::kSgd) {
-    for (int i = 0; i < n; ++i) v[i] -= lr * g[i];
-  } else if constexpr (OPT == Optimizer::kRowwiseAdagrad) {
-    state[0] += squares / static_cast<T>(n);
-    const T rate = lr / (root(state[0]) + eps);
-    for (int i = 0; i < n; ++i) v[i] -= rate * g[i];
-  } else if constexpr (OPT == Optimizer::kAdagrad) {
-    for (int i = 0; i < n; ++i) {
-      state[i] += g[i] * g[i];
-      v[i] -= lr * (g[i] / (root(state[i]) + eps));
+    const int n = w.size();
+    const T lr = static_cast<T>(a.lr);
+    const T eps = static_cast<T>(a.eps);
+    if constexpr (OPT == Optimizer::kSgd) {
+        for (int i = 0; i < n; ++i) v[i] -= lr * g[i];
+    } else if constexpr (OPT == Optimizer::kRowwiseAdagrad) {
+        state[0] += squares / static_cast<T>(n);
+        const T rate = lr / (root(state[0]) + eps);
+        for (int i = 0; i < n; ++i) v[i] -= rate * g[i];
+    } else if constexpr (OPT == Optimizer::kAdagrad) {
+        for (int i = 0; i < n; ++i) {
+            state[i] += g[i] * g[i];
+            v[i] -= lr * (g[i] / (root(state[i]) + eps));
+        }
+    } else {
+        T* m = state;
+        T* s = state + n;
+        T& t = state[2 * n];
+        t += T(1);
+        const T b1 = static_cast<T>(a.beta1);
+        const T b2 = static_cast<T>(a.beta2);
+        const T rate = static_cast<T>(a.lr / (1.0 - power(a.beta1, t)));
+        const T correction = static_cast<T>(root(1.0 - power(a.beta2, t)));
+        for (int i = 0; i < n; ++i) {
+            m[i] = b1 * m[i] + (T(1) - b1) * g[i];
+            s[i] = b2 * s[i] + (T(1) - b2) * (g[i] * g[i]);
+            v[i] -= rate * (m[i] / (root(s[i]) / correction + eps));
+        }
     }
-  } else {
-    T* m = state;
-    T* s = state + n;
-    T& t = state[2 * n];
-    t += T(1);
-    const T b1 = static_cast<T>(a.beta1);
-    const T b2 = static_cast<T>(a.beta2);
-    const T rate = static_cast<T>(a.lr / (1.0 - power(a.beta1, t)));
-    const T correction = static_cast<T>(root(1.0 - power(a.beta2, t)));
-    for (int i = 0; i < n; ++i) {
-      m[i] = b1 * m[i] + (T(1) - b1) * g[i];
-      s[i] = b2 * s[i] + (T(1) - b2) * (g[i] * g[i]);
-      v[i] -= rate * (m[i] / (root(s[i]) / correction + eps));
-    }
-  }
 }
 
 // One row: merge, clip, decay, update. `g` is scratch of the row's width.
 template <class T, int DIM, Optimizer OPT>
 inline bool apply_row(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
-  merge<T, DIM>(a, u, g, w);
-  T squares = sum_squares<T, DIM>(g, w);
-  if (!is_finite(squares)) return false;
-  char* row = a.rows.at(a.unique[u]);
-  T* v = reinterpret_cast<T*>(row);
-  bool changed = false;
-  if (a.clip_norm > 0) {
-    const T norm = root(squares);
-    if (norm > static_cast<T>(a.clip_norm)) {
-      const T scale = static_cast<T>(a.clip_norm) / norm;
-      for (int i = 0; i < w.size(); ++i) g[i] *= scale;
-      changed = true;
+    merge<T, DIM>(a, u, g, w);
+    T squares = sum_squares<T, DIM>(g, w);
+    if (!is_finite(squares)) return false;
+    char* row = a.rows.at(a.unique[u]);
+    T* v = reinterpret_cast<T*>(row);
+    bool changed = false;
+    if (a.clip_norm > 0) {
+        const T norm = root(squares);
+        if (norm > static_cast<T>(a.clip_norm)) {
+            const T scale = static_cast<T>(a.clip_norm) / norm;
+            for (int i = 0; i < w.size(); ++i) g[i] *= scale;
+            changed = true;
+        }
     }
-  }
-  if (a.weight_decay != 0) {
-    add_scaled<T, DIM>(g, v, static_cast<T>(a.weight_decay), w);
-    changed = true;
-  }
-  if (OPT == Optimizer::kRowwiseAdagrad && changed) squares = sum_squares<T, DIM>(g, w);
-  update<T, DIM, OPT>(a, v, reinterpret_cast<T*>(row + a.state), g, squares, w);
-  return true;
+    if (a.weight_decay != 0) {
+        add_scaled<T, DIM>(g, v, static_cast<T>(a.weight_decay), w);
+        changed = true;
+    }
+    if (OPT == Optimizer::kRowwiseAdagrad && changed) squares = sum_squares<T, DIM>(g, w);
+    update<T, DIM, OPT>(a, v, reinterpret_cast<T*>(row + a.state), g, squares, w);
+    return true;
 }
 
 template <class T, int DIM, Optimizer OPT>
 void apply(ApplyArgs& a) {
-  const Width<T, DIM> w(a.dim);
-  alignas(64) T fixed[DIM == 0 ? 1 : DIM];
-  T* scratch = DIM == 0 ? static_cast<T*>(a.scratch) : fixed;
-  const uint32_t row_bytes = a.rows.stride < 512 ? a.rows.stride : 512;
-  for (uint32_t u = 0; u < a.num_unique; ++u) {
-    if (u + kAhead < a.num_unique) prefetch_row(a.rows.at(a.unique[u + kAhead]), row_bytes);
-    if (!apply_row<T, DIM, OPT>(a, u, scratch, w)) ++a.skipped;
-  }
+    const Width<T, DIM> w(a.dim);
+    alignas(64) T fixed[DIM == 0 ? 1 : DIM];
+    T* scratch = DIM == 0 ? static_cast<T*>(a.scratch) : fixed;
+    const uint32_t row_bytes = a.rows.stride < 512 ? a.rows.stride : 512;
+    for (uint32_t u = 0; u < a.num_unique; ++u) {
+        if (u + kAhead < a.num_unique) prefetch_row(a.rows.at(a.unique[u + kAhead]), row_bytes);
+        if (!apply_row<T, DIM, OPT>(a, u, scratch, w)) ++a.skipped;
+    }
 }
 
 template <class T>
 bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const char* row = static_cast<const char*>(values) + r * stride;
-    // Columns of a wide matrix: too far apart for the processor to see the pattern.
-    if (r + kFar < rows) prefetch_row(row + kFar * stride, static_cast<uint32_t>(cols * sizeof(T)));
-    const T* v = reinterpret_cast<const T*>(row);
-    T bad[kLanes] = {};  // x - x is 0, or NaN for NaN and Inf
-    int64_t i = 0;
-    for (; i + kLanes <= cols; i += kLanes) {
-      for (int j = 0; j < kLanes; ++j) bad[j] += v[i + j] - v[i + j];
+    for (int64_t r = 0; r < rows; ++r) {
+        const char* row = static_cast<const char*>(values) + r * stride;
+        // Columns of a wide matrix: too far apart for the processor to see the pattern.
+        if (r + kFar < rows)
+            prefetch_row(row + kFar * stride, static_cast<uint32_t>(cols * sizeof(T)));
+        const T* v = reinterpret_cast<const T*>(row);
+        T bad[kLanes] = {};  // x - x is 0, or NaN for NaN and Inf
+        int64_t i = 0;
+        for (; i + kLanes <= cols; i += kLanes) {
+            for (int j = 0; j < kLanes; ++j) bad[j] += v[i + j] - v[i + j];
+        }
+        for (int j = 0; i + j < cols; ++j) bad[j] += v[i + j] - v[i + j];
+        T sum = T(0);
+        for (int j = 0; j < kLanes; ++j) sum += bad[j];
+        if (sum != T(0)) return false;
     }
-    for (int j = 0; i + j < cols; ++j) bad[j] += v[i + j] - v[i + j];
-    T sum = T(0);
-    for (int j = 0; j < kLanes; ++j) sum += bad[j];
-    if (sum != T(0)) return false;
-  }
-  return true;
+    return true;
 }
 
 template <class T, int DIM>
 auto apply_for(Optimizer optimizer) -> void (*)(ApplyArgs&) {
-  switch (optimizer) {
-    case Optimizer::kSgd: return apply<T, DIM, Optimizer::kSgd>;
-    case Optimizer::kRowwiseAdagrad: return apply<T, DIM, Optimizer::kRowwiseAdagrad>;
-    case Optimizer::kAdagrad: return apply<T, DIM, Optimizer::kAdagrad>;
-    case Optimizer::kAdam: return apply<T, DIM, Optimizer::kAdam>;
-  }
-  return nullptr;
+    switch (optimizer) {
+        case Optimizer::kSgd:
+            return apply<T, DIM, Optimizer::kSgd>;
+        case Optimizer::kRowwiseAdagrad:
+            return apply<T, DIM, Optimizer::kRowwiseAdagrad>;
+        case Optimizer::kAdagrad:
+            return apply<T, DIM, Optimizer::kAdagrad>;
+        case Optimizer::kAdam:
+            return apply<T, DIM, Optimizer::kAdam>;
+    }
+    return nullptr;
 }
 
 template <class T, int DIM>
 Kernels kernels_of(const Config& c, const char* isa) {
-  return {pool<T, DIM>, apply_for<T, DIM>(c.optimizer), finite<T>, isa};
+    return {pool<T, DIM>, apply_for<T, DIM>(c.optimizer), finite<T>, isa};
 }
 
 Kernels kernels_for(const Config& c, const char* isa) {
-  if (c.float64) return kernels_of<double, 0>(c, isa);
-  switch (c.dim) {
-    case 4: return kernels_of<float, 4>(c, isa);
-    case 8: return kernels_of<float, 8>(c, isa);
-    case 16: return kernels_of<float, 16>(c, isa);
-    case 32: return kernels_of<float, 32>(c, isa);
-    case 64: return kernels_of<float, 64>(c, isa);
-    case 128: return kernels_of<float, 128>(c, isa);
-    default: return kernels_of<float, 0>(c, isa);
-  }
+    if (c.float64) return kernels_of<double, 0>(c, isa);
+    switch (c.dim) {
+        case 4:
+            return kernels_of<float, 4>(c, isa);
+        case 8:
+            return kernels_of<float, 8>(c, isa);
+        case 16:
+            return kernels_of<float, 16>(c, isa);
+        case 32:
+            return kernels_of<float, 32>(c, isa);
+        case 64:
+            return kernels_of<float, 64>(c, isa);
+        case 128:
+            return kernels_of<float, 128>(c, isa);
+        default:
+            return kernels_of<float, 0>(c, isa);
+    }
 }

@@ -8,6 +8,10 @@ namespace hps {
 double power(double base, double exponent);
 }  // namespace hps
 
-#define HPS_KERNEL_ROOT                                       \
-  inline float root(float x) { return __builtin_sqrtf(x); }   \
-  inline double root(double x) { return __builtin_sqrt(x); }
+#define HPS_KERNEL_ROOT            \
+    inline float root(float x) {   \
+        return __builtin_sqrtf(x); \
+    }                              \
+    inline double root(double x) { \
+        return __builtin_sqrt(x);  \
+    }

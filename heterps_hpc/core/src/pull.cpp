@@ -12,214 +12,215 @@ namespace {
 constexpr int kChunkKeys = 64;
 
 void prefetch_row(const char* row, uint32_t vector_bytes, uint32_t key_offset) {
-  const uint32_t bytes = std::min(vector_bytes, 512u);
-  for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
-  __builtin_prefetch(row + key_offset);
+    const uint32_t bytes = std::min(vector_bytes, 512u);
+    for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+    __builtin_prefetch(row + key_offset);
 }
 
 }  // namespace
 
 struct Table::Chunk {
-  const uint64_t* keys;
-  int num_keys;
-  bool train;
-  int num_misses;
-  int misses[kChunkKeys];  // keys that look_up() could not settle
-  uint32_t tag[kChunkKeys];
-  const Bucket* home[kChunkKeys];
-  uint32_t row[kChunkKeys];
-  const char* vector[kChunkKeys];
-  std::vector<char> scratch;  // vectors of keys that have no row in memory
-  std::vector<char> record;   // a row read from disk
+    const uint64_t* keys;
+    int num_keys;
+    bool train;
+    int num_misses;
+    int misses[kChunkKeys];  // keys that look_up() could not settle
+    uint32_t tag[kChunkKeys];
+    const Bucket* home[kChunkKeys];
+    uint32_t row[kChunkKeys];
+    const char* vector[kChunkKeys];
+    std::vector<char> scratch;  // vectors of keys that have no row in memory
+    std::vector<char> record;   // a row read from disk
 
-  char* scratch_vector(int i, size_t bytes) {
-    scratch.resize(bytes * kChunkKeys);
-    return scratch.data() + bytes * static_cast<size_t>(i);
-  }
+    char* scratch_vector(int i, size_t bytes) {
+        scratch.resize(bytes * kChunkKeys);
+        return scratch.data() + bytes * static_cast<size_t>(i);
+    }
 };
 
 void Table::look_up(Chunk& c) const {
-  for (int i = 0; i < c.num_keys; ++i) {
-    c.tag[i] = Index::tag_of(c.keys[i]);
-    c.home[i] = index_.home(c.tag[i]);
-    __builtin_prefetch(c.home[i]);
-  }
-  const RowView rows = rows_.view();
-  const uint32_t vector_bytes = layout_.dim * layout_.value_bytes;
-  for (int i = 0; i < c.num_keys; ++i) {
-    const uint32_t row = Index::candidate(*c.home[i], c.tag[i]);
-    c.row[i] = row;
-    c.vector[i] = nullptr;
-    if (row < kCold) {
-      c.vector[i] = rows.at(row);
-      prefetch_row(c.vector[i], vector_bytes, layout_.key);
+    for (int i = 0; i < c.num_keys; ++i) {
+        c.tag[i] = Index::tag_of(c.keys[i]);
+        c.home[i] = index_.home(c.tag[i]);
+        __builtin_prefetch(c.home[i]);
     }
-  }
-  c.num_misses = 0;
-  for (int i = 0; i < c.num_keys; ++i) {
-    const bool hit =
-        c.vector[i] != nullptr && field<uint64_t>(c.vector[i], layout_.key) == c.keys[i];
-    c.misses[c.num_misses] = i;
-    c.num_misses += !hit;
-  }
+    const RowView rows = rows_.view();
+    const uint32_t vector_bytes = layout_.dim * layout_.value_bytes;
+    for (int i = 0; i < c.num_keys; ++i) {
+        const uint32_t row = Index::candidate(*c.home[i], c.tag[i]);
+        c.row[i] = row;
+        c.vector[i] = nullptr;
+        if (row < kCold) {
+            c.vector[i] = rows.at(row);
+            prefetch_row(c.vector[i], vector_bytes, layout_.key);
+        }
+    }
+    c.num_misses = 0;
+    for (int i = 0; i < c.num_keys; ++i) {
+        const bool hit =
+            c.vector[i] != nullptr && field<uint64_t>(c.vector[i], layout_.key) == c.keys[i];
+        c.misses[c.num_misses] = i;
+        c.num_misses += !hit;
+    }
 }
 
 // Settles a key that look_up() did not: overflowed bucket, equal tags, row on disk, or no row.
 void Table::settle(Chunk& c, int i, Pulled* handle) {
-  const uint64_t key = c.keys[i];
-  c.vector[i] = nullptr;
-  c.row[i] = kNoRow;
-  uint32_t partition = 0;
-  if (!holds_all_ || c.train) {
-    partition = partition_of(key, config_.num_partitions);
-    if (!held_[partition]) return;
-  }
-  uint32_t row = find(key, c.record);
-  const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
-  if (row != kNoRow && (row & kCold) != 0) {
-    if (!c.train) {
-      char* v = c.scratch_vector(i, vector_bytes);
-      std::memcpy(v, c.record.data(), vector_bytes);
-      c.vector[i] = v;
-      return;
+    const uint64_t key = c.keys[i];
+    c.vector[i] = nullptr;
+    c.row[i] = kNoRow;
+    uint32_t partition = 0;
+    if (!holds_all_ || c.train) {
+        partition = partition_of(key, config_.num_partitions);
+        if (!held_[partition]) return;
     }
-    row = promote(row, c.record.data(), partition);
-  }
-  if (row == kNoRow && c.train) {
-    if (admission_.admits(partition, key)) {
-      row = create(key, partition);
-    } else {
-      handle->absent.push_back(key);
-      ++stats_.rejected;
+    uint32_t row = find(key, c.record);
+    const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
+    if (row != kNoRow && (row & kCold) != 0) {
+        if (!c.train) {
+            char* v = c.scratch_vector(i, vector_bytes);
+            std::memcpy(v, c.record.data(), vector_bytes);
+            c.vector[i] = v;
+            return;
+        }
+        row = promote(row, c.record.data(), partition);
     }
-  }
-  c.row[i] = row;
-  if (row != kNoRow) {
-    c.vector[i] = rows_.at(row);
-  } else if (config_.unknown_default) {
-    char* v = c.scratch_vector(i, vector_bytes);
-    initial_vector(key, v);
-    c.vector[i] = v;
-  }
+    if (row == kNoRow && c.train) {
+        if (admission_.admits(partition, key)) {
+            row = create(key, partition);
+        } else {
+            handle->absent.push_back(key);
+            ++stats_.rejected;
+        }
+    }
+    c.row[i] = row;
+    if (row != kNoRow) {
+        c.vector[i] = rows_.at(row);
+    } else if (config_.unknown_default) {
+        char* v = c.scratch_vector(i, vector_bytes);
+        initial_vector(key, v);
+        c.vector[i] = v;
+    }
 }
 
 // Pulls samples [first, last). With `deferred`, samples with unsettled keys are only noted there:
 // several threads may look up at once, but only one may create rows.
 void Table::pull_range(const PullArgs& a, Pulled* handle, int64_t first, int64_t last,
                        std::vector<int64_t>* deferred) {
-  Chunk chunk;
-  chunk.train = a.train;
-  PoolArgs pool{chunk.vector, 0,      0,     a.offsets,    first,      last,
-                a.weights,    a.mean, a.out, a.out_stride, layout_.dim};
-  int64_t key = a.offsets == nullptr ? first : a.offsets[first];
-  const int64_t end = a.offsets == nullptr ? last : a.offsets[last];
-  do {
-    const auto n = static_cast<int>(std::min<int64_t>(kChunkKeys, end - key));
-    if (cold_ && a.train) compact();
-    chunk.keys = a.keys + key;
-    chunk.num_keys = n;
-    look_up(chunk);
-    for (int m = 0; m < chunk.num_misses; ++m) {
-      chunk.vector[chunk.misses[m]] = nullptr;
-      chunk.row[chunk.misses[m]] = kNoRow;
-    }
-    // Known to the handle, and pinned, before room is made for rows that come from disk.
-    if (handle != nullptr) {
-      std::copy_n(chunk.row, n, handle->rows.data() + key);
-      for (int i = 0; cold_ && i < n; ++i) {
-        if (chunk.row[i] != kNoRow) pin(chunk.row[i]);
-      }
-    }
-    for (int m = 0; m < chunk.num_misses; ++m) {
-      const int i = chunk.misses[m];
-      if (deferred == nullptr) {
-        settle(chunk, i, handle);
-        if (handle != nullptr) handle->rows[static_cast<size_t>(key + i)] = chunk.row[i];
-        if (handle != nullptr && cold_ && chunk.row[i] != kNoRow) pin(chunk.row[i]);
-        continue;
-      }
-      if (holds_all_ || held_[partition_of(chunk.keys[i], config_.num_partitions)]) {
-        deferred->push_back(key + i);
-      }
-    }
-    pool.key_begin = key;
-    pool.key_end = key + n;
-    kernels_.pool(pool);
-    key += n;
-  } while (key < end);
+    Chunk chunk;
+    chunk.train = a.train;
+    PoolArgs pool{chunk.vector, 0,      0,     a.offsets,    first,      last,
+                  a.weights,    a.mean, a.out, a.out_stride, layout_.dim};
+    int64_t key = a.offsets == nullptr ? first : a.offsets[first];
+    const int64_t end = a.offsets == nullptr ? last : a.offsets[last];
+    do {
+        const auto n = static_cast<int>(std::min<int64_t>(kChunkKeys, end - key));
+        if (cold_ && a.train) compact();
+        chunk.keys = a.keys + key;
+        chunk.num_keys = n;
+        look_up(chunk);
+        for (int m = 0; m < chunk.num_misses; ++m) {
+            chunk.vector[chunk.misses[m]] = nullptr;
+            chunk.row[chunk.misses[m]] = kNoRow;
+        }
+        // Known to the handle, and pinned, before room is made for rows that come from disk.
+        if (handle != nullptr) {
+            std::copy_n(chunk.row, n, handle->rows.data() + key);
+            for (int i = 0; cold_ && i < n; ++i) {
+                if (chunk.row[i] != kNoRow) pin(chunk.row[i]);
+            }
+        }
+        for (int m = 0; m < chunk.num_misses; ++m) {
+            const int i = chunk.misses[m];
+            if (deferred == nullptr) {
+                settle(chunk, i, handle);
+                if (handle != nullptr) handle->rows[static_cast<size_t>(key + i)] = chunk.row[i];
+                if (handle != nullptr && cold_ && chunk.row[i] != kNoRow) pin(chunk.row[i]);
+                continue;
+            }
+            if (holds_all_ || held_[partition_of(chunk.keys[i], config_.num_partitions)]) {
+                deferred->push_back(key + i);
+            }
+        }
+        pool.key_begin = key;
+        pool.key_end = key + n;
+        kernels_.pool(pool);
+        key += n;
+    } while (key < end);
 }
 
 void Table::pull_parallel(const PullArgs& a, Pulled* handle, int threads) {
-  std::vector<std::vector<int64_t>> deferred(static_cast<size_t>(threads));
-  std::vector<int64_t> cut(static_cast<size_t>(threads) + 1, a.num_samples);
-  for (int t = 0; t < threads; ++t) {
-    const int64_t key = a.num_keys / threads * t;
-    cut[static_cast<size_t>(t)] =
-        a.offsets == nullptr
-            ? key
-            : std::lower_bound(a.offsets, a.offsets + a.num_samples, key) - a.offsets;
-  }
-  cut[0] = 0;
-  run_parallel(threads, [&](int t) {
-    const auto i = static_cast<size_t>(t);
-    if (cut[i] < cut[i + 1]) {
-      pull_range(a, handle, cut[i], cut[i + 1], a.train ? &deferred[i] : nullptr);
+    std::vector<std::vector<int64_t>> deferred(static_cast<size_t>(threads));
+    std::vector<int64_t> cut(static_cast<size_t>(threads) + 1, a.num_samples);
+    for (int t = 0; t < threads; ++t) {
+        const int64_t key = a.num_keys / threads * t;
+        cut[static_cast<size_t>(t)] =
+            a.offsets == nullptr
+                ? key
+                : std::lower_bound(a.offsets, a.offsets + a.num_samples, key) - a.offsets;
     }
-  });
-  // In the order of the keys, whatever the number of threads.
-  int64_t done = -1;
-  for (const auto& keys : deferred) {
-    for (const int64_t key : keys) {
-      int64_t sample = key;
-      if (a.offsets != nullptr) {
-        sample = std::upper_bound(a.offsets, a.offsets + a.num_samples + 1, key) - a.offsets - 1;
-      }
-      if (sample > done) pull_range(a, handle, sample, sample + 1, nullptr);
-      done = sample;
+    cut[0] = 0;
+    run_parallel(threads, [&](int t) {
+        const auto i = static_cast<size_t>(t);
+        if (cut[i] < cut[i + 1]) {
+            pull_range(a, handle, cut[i], cut[i + 1], a.train ? &deferred[i] : nullptr);
+        }
+    });
+    // In the order of the keys, whatever the number of threads.
+    int64_t done = -1;
+    for (const auto& keys : deferred) {
+        for (const int64_t key : keys) {
+            int64_t sample = key;
+            if (a.offsets != nullptr) {
+                sample =
+                    std::upper_bound(a.offsets, a.offsets + a.num_samples + 1, key) - a.offsets - 1;
+            }
+            if (sample > done) pull_range(a, handle, sample, sample + 1, nullptr);
+            done = sample;
+        }
     }
-  }
 }
 
 std::shared_ptr<Pulled> Table::pull(const PullArgs& a) {
-  // Pins are not counted atomically, so a training pull of a table with tiers is one thread's.
-  const bool alone = a.num_keys < kParallelMinKeys || (cold_ && a.train);
-  const int threads = alone ? 1 : config_.threads;
-  if (!a.train) {
-    const std::shared_lock lock(mutex_);
-    eval_keys_.fetch_add(static_cast<uint64_t>(a.num_keys), std::memory_order_relaxed);
-    if (a.num_samples == 0) return nullptr;
-    if (threads > 1) {
-      pull_parallel(a, nullptr, threads);
-    } else {
-      pull_range(a, nullptr, 0, a.num_samples, nullptr);
+    // Pins are not counted atomically, so a training pull of a table with tiers is one thread's.
+    const bool alone = a.num_keys < kParallelMinKeys || (cold_ && a.train);
+    const int threads = alone ? 1 : config_.threads;
+    if (!a.train) {
+        const std::shared_lock lock(mutex_);
+        eval_keys_.fetch_add(static_cast<uint64_t>(a.num_keys), std::memory_order_relaxed);
+        if (a.num_samples == 0) return nullptr;
+        if (threads > 1) {
+            pull_parallel(a, nullptr, threads);
+        } else {
+            pull_range(a, nullptr, 0, a.num_samples, nullptr);
+        }
+        return nullptr;
     }
-    return nullptr;
-  }
-  auto handle = std::make_shared<Pulled>(shared_from_this());
-  handle->num_samples = a.num_samples;
-  handle->mean = a.mean;
-  handle->rows.assign(static_cast<size_t>(a.num_keys), kNoRow);
-  if (a.offsets != nullptr) handle->offsets.assign(a.offsets, a.offsets + a.num_samples + 1);
-  if (a.weights != nullptr) {
-    const auto* w = static_cast<const char*>(a.weights);
-    handle->weights.assign(w, w + static_cast<size_t>(a.num_keys) * layout_.value_bytes);
-  }
-  const std::unique_lock lock(mutex_);
-  open_handles_.insert(handle.get());
-  handle->open = true;
-  stats_.pulled_keys += static_cast<uint64_t>(a.num_keys);
-  if (a.num_samples == 0) return handle;
-  try {
-    if (threads > 1) {
-      pull_parallel(a, handle.get(), threads);
-    } else {
-      pull_range(a, handle.get(), 0, a.num_samples, nullptr);
+    auto handle = std::make_shared<Pulled>(shared_from_this());
+    handle->num_samples = a.num_samples;
+    handle->mean = a.mean;
+    handle->rows.assign(static_cast<size_t>(a.num_keys), kNoRow);
+    if (a.offsets != nullptr) handle->offsets.assign(a.offsets, a.offsets + a.num_samples + 1);
+    if (a.weights != nullptr) {
+        const auto* w = static_cast<const char*>(a.weights);
+        handle->weights.assign(w, w + static_cast<size_t>(a.num_keys) * layout_.value_bytes);
     }
-  } catch (...) {
-    close(*handle);
-    throw;
-  }
-  return handle;
+    const std::unique_lock lock(mutex_);
+    open_handles_.insert(handle.get());
+    handle->open = true;
+    stats_.pulled_keys += static_cast<uint64_t>(a.num_keys);
+    if (a.num_samples == 0) return handle;
+    try {
+        if (threads > 1) {
+            pull_parallel(a, handle.get(), threads);
+        } else {
+            pull_range(a, handle.get(), 0, a.num_samples, nullptr);
+        }
+    } catch (...) {
+        close(*handle);
+        throw;
+    }
+    return handle;
 }
 
 }  // namespace hps

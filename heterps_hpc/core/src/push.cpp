@@ -14,69 +14,80 @@ constexpr int64_t kAhead = 16;  // keys between prefetching a row's mark and rea
 
 template <class T>
 T factor_of(const Pulled& h, int64_t key, int64_t num_keys) {
-  T f = h.weights.empty() ? T(1) : reinterpret_cast<const T*>(h.weights.data())[key];
-  if (h.mean && num_keys > 0) f *= T(1) / static_cast<T>(num_keys);
-  return f;
+    T f = h.weights.empty() ? T(1) : reinterpret_cast<const T*>(h.weights.data())[key];
+    if (h.mean && num_keys > 0) f *= T(1) / static_cast<T>(num_keys);
+    return f;
 }
 
 bool is_weighted(const Pulled& h) {
-  return !h.weights.empty() || (h.mean && !h.offsets.empty());
+    return !h.weights.empty() || (h.mean && !h.offsets.empty());
 }
 
 }  // namespace
 
+struct Table::Batch {
+    const std::vector<std::shared_ptr<Pulled>>* handles;
+    const std::vector<Gradient>* gradients;
+    const std::vector<const float*>* clicks;  // empty = none
+    std::vector<const void*> gradient_of;     // per sample, all handles one after the other
+    std::vector<float> click_of;
+};
+
 // Lists the rows of all keys once each (a sparse set: a row's mark is its place in the list, and is
 // believed only if the list agrees, so marks need no clearing), then sorts the sources by row.
 void Table::gather(Merge& m) const {
-  const RowView rows = rows_.view();
-  const uint32_t mark = layout_.mark;
-  uint32_t* unique = m.unique.data();
-  uint32_t* count = m.start.data() + 1;
-  uint32_t num_unique = 0;
-  uint64_t k = 0;
-  uint32_t base = 0;
-  for (const auto& handle : *m.handles) {
-    const Pulled& h = *handle;
-    const auto num_keys = static_cast<int64_t>(h.rows.size());
-    for (int64_t s = 0; s < h.num_samples; ++s) {
-      const int64_t begin = h.offsets.empty() ? s : h.offsets[static_cast<size_t>(s)];
-      const int64_t end = h.offsets.empty() ? s + 1 : h.offsets[static_cast<size_t>(s) + 1];
-      for (int64_t i = begin; i < end; ++i) {
-        const uint32_t row = h.rows[static_cast<size_t>(i)];
-        if (i + kAhead < num_keys) {
-          const uint32_t ahead = h.rows[static_cast<size_t>(i + kAhead)];
-          if (ahead != kNoRow) {
-            __builtin_prefetch(rows.at(ahead) + mark, 1);
-            __builtin_prefetch(rows.at(ahead), 1);
-          }
+    const RowView rows = rows_.view();
+    const uint32_t mark = layout_.mark;
+    uint32_t* unique = m.unique.data();
+    uint32_t* count = m.start.data() + 1;
+    uint32_t num_unique = 0;
+    uint64_t k = 0;
+    uint32_t base = 0;
+    for (const auto& handle : *m.handles) {
+        const Pulled& h = *handle;
+        const auto num_keys = static_cast<int64_t>(h.rows.size());
+        for (int64_t s = 0; s < h.num_samples; ++s) {
+            const int64_t begin = h.offsets.empty() ? s : h.offsets[static_cast<size_t>(s)];
+            const int64_t end = h.offsets.empty() ? s + 1 : h.offsets[static_cast<size_t>(s) + 1];
+            for (int64_t i = begin; i < end; ++i) {
+                const uint32_t row = h.rows[static_cast<size_t>(i)];
+                if (i + kAhead < num_keys) {
+                    const uint32_t ahead = h.rows[static_cast<size_t>(i + kAhead)];
+                    if (ahead != kNoRow) {
+                        __builtin_prefetch(rows.at(ahead) + mark, 1);
+                        __builtin_prefetch(rows.at(ahead), 1);
+                    }
+                }
+                if (row == kNoRow ||
+                    (m.threads > 1 && rows_.block_of(row) % m.threads != m.owner)) {
+                    continue;
+                }
+                uint32_t& place = field<uint32_t>(rows.at(row), mark);
+                const uint32_t guess = std::min(place, num_unique);
+                const bool known = place < num_unique && unique[guess] == row;
+                const uint32_t u = known ? guess : num_unique;
+                count[u] = known ? count[u] + 1 : 1;
+                unique[u] = row;
+                place = u;
+                num_unique += !known;
+                m.member[k] = u;
+                m.sample[k] = base + static_cast<uint32_t>(s);
+                if (m.weighted) {
+                    if (config_.float64) {
+                        reinterpret_cast<double*>(m.factor.data())[k] =
+                            factor_of<double>(h, i, end - begin);
+                    } else {
+                        reinterpret_cast<float*>(m.factor.data())[k] =
+                            factor_of<float>(h, i, end - begin);
+                    }
+                }
+                ++k;
+            }
         }
-        if (row == kNoRow || (m.threads > 1 && rows_.block_of(row) % m.threads != m.owner)) {
-          continue;
-        }
-        uint32_t& place = field<uint32_t>(rows.at(row), mark);
-        const uint32_t guess = std::min(place, num_unique);
-        const bool known = place < num_unique && unique[guess] == row;
-        const uint32_t u = known ? guess : num_unique;
-        count[u] = known ? count[u] + 1 : 1;
-        unique[u] = row;
-        place = u;
-        num_unique += !known;
-        m.member[k] = u;
-        m.sample[k] = base + static_cast<uint32_t>(s);
-        if (m.weighted) {
-          if (config_.float64) {
-            reinterpret_cast<double*>(m.factor.data())[k] = factor_of<double>(h, i, end - begin);
-          } else {
-            reinterpret_cast<float*>(m.factor.data())[k] = factor_of<float>(h, i, end - begin);
-          }
-        }
-        ++k;
-      }
+        base += static_cast<uint32_t>(h.num_samples);
     }
-    base += static_cast<uint32_t>(h.num_samples);
-  }
-  m.num_unique = num_unique;
-  m.num_sources = k;
+    m.num_unique = num_unique;
+    m.num_sources = k;
 }
 
 namespace {
@@ -85,183 +96,182 @@ namespace {
 template <class T>
 void sort_sources(uint32_t num_unique, uint64_t n, uint32_t* start, const uint32_t* member,
                   const uint32_t* sample, uint32_t* source, const T* factor, T* coefficient) {
-  uint32_t sum = 0;
-  for (uint32_t u = 0; u < num_unique; ++u) {  // counts at start[u + 1] become first places
-    const uint32_t count = start[u + 1];
-    start[u + 1] = sum;
-    sum += count;
-  }
-  for (uint64_t k = 0; k < n; ++k) {
-    const uint32_t place = start[member[k] + 1]++;
-    source[place] = sample[k];
-    if (factor != nullptr) coefficient[place] = factor[k];
-  }
-  start[0] = 0;  // and now start[u + 1] is where u ends
+    uint32_t sum = 0;
+    for (uint32_t u = 0; u < num_unique; ++u) {  // counts at start[u + 1] become first places
+        const uint32_t count = start[u + 1];
+        start[u + 1] = sum;
+        sum += count;
+    }
+    for (uint64_t k = 0; k < n; ++k) {
+        const uint32_t place = start[member[k] + 1]++;
+        source[place] = sample[k];
+        if (factor != nullptr) coefficient[place] = factor[k];
+    }
+    start[0] = 0;  // and now start[u + 1] is where u ends
 }
 
 }  // namespace
 
 void Table::merge_and_apply(Merge& m, double lr, uint64_t step) {
-  gather(m);
-  if (config_.float64) {
-    auto* f = m.weighted ? reinterpret_cast<double*>(m.factor.data()) : nullptr;
-    sort_sources(m.num_unique, m.num_sources, m.start.data(), m.member.data(), m.sample.data(),
-                 m.source.data(), f, reinterpret_cast<double*>(m.coefficient.data()));
-  } else {
-    auto* f = m.weighted ? reinterpret_cast<float*>(m.factor.data()) : nullptr;
-    sort_sources(m.num_unique, m.num_sources, m.start.data(), m.member.data(), m.sample.data(),
-                 m.source.data(), f, reinterpret_cast<float*>(m.coefficient.data()));
-  }
-  ApplyArgs a{rows_.view(),
-              m.unique.data(),
-              m.start.data(),
-              m.num_unique,
-              m.source.data(),
-              m.weighted ? m.coefficient.data() : nullptr,
-              m.gradients,
-              layout_.dim,
-              layout_.state,
-              lr,
-              config_.eps,
-              config_.weight_decay,
-              config_.beta1,
-              config_.beta2,
-              config_.clip_norm,
-              m.vector.data()};
-  kernels_.apply(a);
-  m.skipped = a.skipped;
-  if (layout_.step != 0) count_shows(m, step);
+    gather(m);
+    if (config_.float64) {
+        auto* f = m.weighted ? reinterpret_cast<double*>(m.factor.data()) : nullptr;
+        sort_sources(m.num_unique, m.num_sources, m.start.data(), m.member.data(), m.sample.data(),
+                     m.source.data(), f, reinterpret_cast<double*>(m.coefficient.data()));
+    } else {
+        auto* f = m.weighted ? reinterpret_cast<float*>(m.factor.data()) : nullptr;
+        sort_sources(m.num_unique, m.num_sources, m.start.data(), m.member.data(), m.sample.data(),
+                     m.source.data(), f, reinterpret_cast<float*>(m.coefficient.data()));
+    }
+    ApplyArgs a{rows_.view(),      m.unique.data(),
+                m.start.data(),    m.num_unique,
+                m.source.data(),   m.weighted ? m.coefficient.data() : nullptr,
+                m.gradients,       layout_.dim,
+                layout_.state,     lr,
+                config_.eps,       config_.weight_decay,
+                config_.beta1,     config_.beta2,
+                config_.clip_norm, m.vector.data()};
+    kernels_.apply(a);
+    m.skipped = a.skipped;
+    if (layout_.step != 0) count_shows(m, step);
 }
 
 void Table::count_shows(const Merge& m, uint64_t step) {
-  for (uint32_t u = 0; u < m.num_unique; ++u) {
-    char* row = rows_.at(m.unique[u]);
-    uint32_t& last = field<uint32_t>(row, layout_.step);
-    if (layout_.show != 0) {
-      const float kept = decay(step - last);
-      float clicks = 0;
-      if (m.clicks != nullptr) {
-        for (uint32_t s = m.start[u]; s < m.start[u + 1]; ++s) clicks += m.clicks[m.source[s]];
-      }
-      float& show = field<float>(row, layout_.show);
-      float& click = field<float>(row, layout_.click);
-      show = show * kept + static_cast<float>(m.start[u + 1] - m.start[u]);
-      click = click * kept + clicks;
+    for (uint32_t u = 0; u < m.num_unique; ++u) {
+        char* row = rows_.at(m.unique[u]);
+        uint32_t& last = field<uint32_t>(row, layout_.step);
+        if (layout_.show != 0) {
+            const float kept = decay(step - last);
+            float clicks = 0;
+            if (m.clicks != nullptr) {
+                for (uint32_t s = m.start[u]; s < m.start[u + 1]; ++s)
+                    clicks += m.clicks[m.source[s]];
+            }
+            float& show = field<float>(row, layout_.show);
+            float& click = field<float>(row, layout_.click);
+            show = show * kept + static_cast<float>(m.start[u + 1] - m.start[u]);
+            click = click * kept + clicks;
+        }
+        last = static_cast<uint32_t>(step);
     }
-    last = static_cast<uint32_t>(step);
-  }
 }
 
 void Table::count_sightings(const std::vector<std::shared_ptr<Pulled>>& handles) {
-  std::vector<char> record;
-  for (const auto& h : handles) {
-    for (const uint64_t key : h->absent) {
-      // Another batch may have brought the key over the threshold since.
-      if (find(key, record) == kNoRow) admission_.sight(partition_of(key, config_.num_partitions), key);
+    std::vector<char> record;
+    for (const auto& h : handles) {
+        for (const uint64_t key : h->absent) {
+            // Another batch may have brought the key over the threshold since.
+            if (find(key, record) == kNoRow)
+                admission_.sight(partition_of(key, config_.num_partitions), key);
+        }
     }
-  }
 }
 
 void Table::check_push(const std::vector<std::shared_ptr<Pulled>>& handles,
                        const std::vector<Gradient>& gradients, uint64_t step) const {
-  if (step < step_ || step > UINT32_MAX) {
-    throw std::invalid_argument("push of step " + std::to_string(step) +
-                                " after a push of step " + std::to_string(step_) +
-                                "; steps must not go back, and are below 2^32");
-  }
-  for (size_t h = 0; h < handles.size(); ++h) {
-    if (handles[h]->table.get() != this) {
-      throw std::invalid_argument("push: handle " + std::to_string(h) +
-                                  " was pulled from another table; push it there");
+    if (step < step_ || step > UINT32_MAX) {
+        throw std::invalid_argument("push of step " + std::to_string(step) +
+                                    " after a push of step " + std::to_string(step_) +
+                                    "; steps must not go back, and are below 2^32");
     }
-    if (!handles[h]->open || std::count(handles.begin(), handles.end(), handles[h]) > 1) {
-      throw std::invalid_argument("push: handle " + std::to_string(h) +
-                                  " was already pushed or discarded; pull again");
+    for (size_t h = 0; h < handles.size(); ++h) {
+        if (handles[h]->table.get() != this) {
+            throw std::invalid_argument("push: handle " + std::to_string(h) +
+                                        " was pulled from another table; push it there");
+        }
+        if (!handles[h]->open || std::count(handles.begin(), handles.end(), handles[h]) > 1) {
+            throw std::invalid_argument("push: handle " + std::to_string(h) +
+                                        " was already pushed or discarded; pull again");
+        }
+        if (!config_.skip_nonfinite &&
+            !kernels_.finite(gradients[h].values, handles[h]->num_samples, layout_.dim,
+                             gradients[h].stride)) {
+            throw std::invalid_argument(
+                "push: gradient " + std::to_string(h) + " of table '" + config_.name +
+                "' holds NaN or Inf; nothing was applied. Lower the learning "
+                "rate, or set nonfinite=\"skip\" to leave such rows out");
+        }
     }
-    if (!config_.skip_nonfinite &&
-        !kernels_.finite(gradients[h].values, handles[h]->num_samples, layout_.dim,
-                         gradients[h].stride)) {
-      throw std::invalid_argument("push: gradient " + std::to_string(h) + " of table '" +
-                                  config_.name +
-                                  "' holds NaN or Inf; nothing was applied. Lower the learning "
-                                  "rate, or set nonfinite=\"skip\" to leave such rows out");
+}
+
+// Everything that can fail for lack of memory is done here, before any row changes.
+uint32_t Table::prepare_push(Batch& batch) {
+    const auto& handles = *batch.handles;
+    uint64_t num_keys = 0;
+    bool weighted = false;
+    for (size_t h = 0; h < handles.size(); ++h) {
+        num_keys += handles[h]->rows.size();
+        weighted |= is_weighted(*handles[h]);
+        const Gradient& gradient = (*batch.gradients)[h];
+        const char* g = static_cast<const char*>(gradient.values);
+        const auto n = static_cast<size_t>(handles[h]->num_samples);
+        batch.gradient_of.reserve(batch.gradient_of.size() + n);
+        for (size_t s = 0; s < n; ++s, g += gradient.stride) batch.gradient_of.push_back(g);
+        if (!batch.clicks->empty()) {
+            const float* c = (*batch.clicks)[h];
+            batch.click_of.insert(batch.click_of.end(), c, c + n);
+        }
     }
-  }
+    if (num_keys >= UINT32_MAX || batch.gradient_of.size() >= UINT32_MAX) {
+        throw std::invalid_argument("push: more than 2^32 keys in one batch; use smaller batches");
+    }
+    const bool alone = num_keys < static_cast<uint64_t>(kParallelMinKeys);
+    const auto threads = alone ? 1u : static_cast<uint32_t>(config_.threads);
+    for (uint32_t t = 0; t < threads; ++t) {
+        Merge& m = *merges_[t];
+        m.handles = &handles;
+        m.gradients = batch.gradient_of.data();
+        m.clicks = batch.click_of.empty() ? nullptr : batch.click_of.data();
+        m.owner = t;
+        m.threads = threads;
+        m.weighted = weighted;
+        m.reserve(num_keys, layout_);
+    }
+    for (size_t h = 0; !snapshots_.empty() && h < handles.size(); ++h) {
+        for (const uint32_t row : handles[h]->rows) {
+            if (row != kNoRow) before_write(row);
+        }
+    }
+    return threads;
 }
 
 PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
                       const std::vector<Gradient>& gradients, uint64_t step, double lr,
                       const std::vector<const float*>& clicks) {
-  const std::unique_lock lock(mutex_);
-  check_push(handles, gradients, step);
-  uint64_t num_keys = 0;
-  std::vector<const void*> gradient_of;
-  std::vector<float> click_of;
-  bool weighted = false;
-  for (size_t h = 0; h < handles.size(); ++h) {
-    num_keys += handles[h]->rows.size();
-    weighted |= is_weighted(*handles[h]);
-    const char* g = static_cast<const char*>(gradients[h].values);
-    const auto n = static_cast<size_t>(handles[h]->num_samples);
-    gradient_of.reserve(gradient_of.size() + n);
-    for (size_t s = 0; s < n; ++s, g += gradients[h].stride) gradient_of.push_back(g);
-    if (!clicks.empty()) click_of.insert(click_of.end(), clicks[h], clicks[h] + n);
-  }
-  if (num_keys >= UINT32_MAX || gradient_of.size() >= UINT32_MAX) {
-    throw std::invalid_argument("push: more than 2^32 keys in one batch; use smaller batches");
-  }
-  const auto threads =
-      num_keys < static_cast<uint64_t>(kParallelMinKeys) ? 1u : static_cast<uint32_t>(config_.threads);
-  for (uint32_t t = 0; t < threads; ++t) {
-    Merge& m = *merges_[t];
-    m.handles = &handles;
-    m.gradients = gradient_of.data();
-    m.clicks = click_of.empty() ? nullptr : click_of.data();
-    m.owner = t;
-    m.threads = threads;
-    m.weighted = weighted;
-    m.reserve(num_keys, layout_);
-  }
-  if (!snapshots_.empty()) {
-    for (const auto& h : handles) {
-      for (const uint32_t row : h->rows) {
-        if (row != kNoRow) before_write(row);
-      }
+    const std::unique_lock lock(mutex_);
+    check_push(handles, gradients, step);
+    Batch batch{&handles, &gradients, &clicks, {}, {}};
+    const uint32_t threads = prepare_push(batch);
+    step_ = step;
+    run_parallel(static_cast<int>(threads),
+                 [&](int t) { merge_and_apply(*merges_[static_cast<size_t>(t)], lr, step); });
+    PushStats result;
+    for (uint32_t t = 0; t < threads; ++t) {
+        result.rows += merges_[t]->num_unique;
+        result.skipped += merges_[t]->skipped;
     }
-  }
-
-  // Nothing below this line fails but for lack of memory or an unreadable spill file, and both
-  // leave every row either untouched or updated as a whole.
-  step_ = step;
-  run_parallel(static_cast<int>(threads), [&](int t) {
-    merge_and_apply(*merges_[static_cast<size_t>(t)], lr, step);
-  });
-  PushStats result;
-  for (uint32_t t = 0; t < threads; ++t) {
-    result.rows += merges_[t]->num_unique;
-    result.skipped += merges_[t]->skipped;
-  }
-  if (admission_.enabled()) count_sightings(handles);
-  for (const auto& h : handles) close(*h);
-  result.evicted = sweep(step);
-  stats_.pushed_rows += result.rows;
-  stats_.nonfinite_skipped += result.skipped;
-  return result;
+    stats_.pushed_rows += result.rows;
+    stats_.nonfinite_skipped += result.skipped;
+    if (admission_.enabled()) count_sightings(handles);
+    for (const auto& h : handles) close(*h);
+    // Last, and by itself: an unreadable spill file can fail it, with the push already whole.
+    result.evicted = sweep(step);
+    return result;
 }
 
 void Table::close(Pulled& handle) {
-  handle.open = false;
-  open_handles_.erase(&handle);
-  if (cold_) unpin(handle);
+    handle.open = false;
+    open_handles_.erase(&handle);
+    if (cold_) unpin(handle);
 }
 
 void Table::discard(Pulled& handle) {
-  const std::unique_lock lock(mutex_);
-  if (handle.open) close(handle);
+    const std::unique_lock lock(mutex_);
+    if (handle.open) close(handle);
 }
 
 Pulled::~Pulled() {
-  if (open) table->discard(*this);
+    if (open) table->discard(*this);
 }
 
 }  // namespace hps

@@ -6,72 +6,72 @@
 namespace hps {
 
 float Table::decay(uint64_t steps) const {
-  return static_cast<float>(std::pow(config_.show_decay, static_cast<double>(steps)));
+    return static_cast<float>(std::pow(config_.show_decay, static_cast<double>(steps)));
 }
 
 bool Table::expired(const char* row, uint64_t step) const {
-  const uint64_t age = step - field<uint32_t>(row, layout_.step);
-  if (config_.max_age != 0 && age > config_.max_age) return true;
-  if (!config_.evict_by_score) return false;
-  const float kept = decay(age);
-  const double show = field<float>(row, layout_.show) * kept;
-  const double click = field<float>(row, layout_.click) * kept;
-  return config_.show_weight * (show - click) + config_.click_weight * click < config_.min_score;
+    const uint64_t age = step - field<uint32_t>(row, layout_.step);
+    if (config_.max_age != 0 && age > config_.max_age) return true;
+    if (!config_.evict_by_score) return false;
+    const float kept = decay(age);
+    const double show = field<float>(row, layout_.show) * kept;
+    const double click = field<float>(row, layout_.click) * kept;
+    return config_.show_weight * (show - click) + config_.click_weight * click < config_.min_score;
 }
 
 // Rows of pulls not yet pushed must stay: their gradients are still to come. They are listed, and
 // marked with their place in the list (a sparse set, as in a push).
 std::vector<uint32_t> Table::mark_pinned() {
-  std::vector<uint32_t> pinned;
-  for (const Pulled* h : open_handles_) {
-    for (const uint32_t row : h->rows) {
-      if (row == kNoRow) continue;
-      uint32_t& place = field<uint32_t>(rows_.at(row), layout_.mark);
-      if (place < pinned.size() && pinned[place] == row) continue;
-      if (!snapshots_.empty()) before_write(row);
-      place = static_cast<uint32_t>(pinned.size());
-      pinned.push_back(row);
+    std::vector<uint32_t> pinned;
+    for (const Pulled* h : open_handles_) {
+        for (const uint32_t row : h->rows) {
+            if (row == kNoRow) continue;
+            uint32_t& place = field<uint32_t>(rows_.at(row), layout_.mark);
+            if (place < pinned.size() && pinned[place] == row) continue;
+            if (!snapshots_.empty()) before_write(row);
+            place = static_cast<uint32_t>(pinned.size());
+            pinned.push_back(row);
+        }
     }
-  }
-  return pinned;
+    return pinned;
 }
 
 uint64_t Table::sweep_partition(uint32_t partition, uint64_t step,
                                 const std::vector<uint32_t>& pinned) {
-  uint64_t evicted = 0;
-  for (const uint32_t b : rows_.blocks_of(partition)) {
-    for (uint32_t i = 0; i < rows_.rows_per_block(); ++i) {
-      if (!rows_.block(b).has(i)) continue;
-      const uint32_t row = rows_.first_row(b) + i;
-      char* p = rows_.at(row);
-      if (!expired(p, step)) continue;
-      const uint32_t place = field<uint32_t>(p, layout_.mark);
-      if (place < pinned.size() && pinned[place] == row) continue;
-      index_.erase(Index::tag_of(key_at(p)), row);
-      rows_.release(row);
-      ++evicted;
+    uint64_t evicted = 0;
+    for (const uint32_t b : rows_.blocks_of(partition)) {
+        for (uint32_t i = 0; i < rows_.rows_per_block(); ++i) {
+            if (!rows_.block(b).has(i)) continue;
+            const uint32_t row = rows_.first_row(b) + i;
+            char* p = rows_.at(row);
+            if (!expired(p, step)) continue;
+            const uint32_t place = field<uint32_t>(p, layout_.mark);
+            if (place < pinned.size() && pinned[place] == row) continue;
+            index_.erase(Index::tag_of(key_at(p)), row);
+            rows_.release(row);
+            ++evicted;
+        }
     }
-  }
-  return evicted;
+    return evicted;
 }
 
 // Partition p is swept at every evict_every-th step, each partition at its own, whatever the
 // shards: so no step pays for the whole table, and sharding changes nothing.
 uint64_t Table::sweep(uint64_t step) {
-  if (config_.max_age == 0 && !config_.evict_by_score) return 0;
-  const uint64_t every = config_.evict_every;
-  uint64_t evicted = 0;
-  std::vector<uint32_t> pinned;
-  bool marked = false;
-  for (const uint32_t p : held_list_) {
-    if (step % every != uint64_t{p} * every / config_.num_partitions) continue;
-    if (!marked) pinned = mark_pinned();
-    marked = true;
-    evicted += sweep_partition(p, step, pinned);
-    if (cold_) evicted += sweep_cold(p, step);
-  }
-  stats_.evicted += evicted;
-  return evicted;
+    if (config_.max_age == 0 && !config_.evict_by_score) return 0;
+    const uint64_t every = config_.evict_every;
+    uint64_t evicted = 0;
+    std::vector<uint32_t> pinned;
+    bool marked = false;
+    for (const uint32_t p : held_list_) {
+        if (step % every != uint64_t{p} * every / config_.num_partitions) continue;
+        if (!marked) pinned = mark_pinned();
+        marked = true;
+        evicted += sweep_partition(p, step, pinned);
+        if (cold_) evicted += sweep_cold(p, step);
+    }
+    stats_.evicted += evicted;
+    return evicted;
 }
 
 }  // namespace hps

@@ -1,0 +1,171 @@
+"""The table against FBGEMM, torch and the bare movement of bytes; and its own limits.
+
+    python -m benchmarks.table [--quick] [--json FILE]
+
+--quick: workload (a) with all rivals, and memory at 2 million rows. Rivals run one thread each,
+in turn, on the same core. FBGEMM gets a virtual environment of its own on first use.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks.record import Report, standard_options
+from benchmarks.table_workloads import WORKLOADS
+
+RIVAL_ENV = Path("build/venvs/fbgemm")
+# torch by itself first: as a dependency pip would take the newest, with CUDA
+RIVAL_PINS = (["torch==2.13.0", "numpy"], ["fbgemm-gpu-cpu==1.8.0"])
+GOALS = {  # workload -> goal of our speed over (FBGEMM's, torch's)
+    "a": (">= 4", ">= 5"),
+    "b": (">= 1", ">= 1"),
+    "c": (">= 1", ">= 1"),
+    "d": (">= 1", ">= 1"),
+}
+
+
+def rival_python() -> str:
+    python = RIVAL_ENV / "bin/python"
+    marker = RIVAL_ENV / "complete"
+    if not marker.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(RIVAL_ENV)], check=True)
+        for packages in RIVAL_PINS:
+            subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
+        marker.touch()
+    return str(python)
+
+
+class Worker:
+    """A contender in its own process, which runs only when asked."""
+
+    def __init__(self, name: str, workload: str, python: str) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.table_worker", name, workload],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(
+                f"{self.name} ended with {self._process.wait()}; see its error above"
+            )
+        return line
+
+    def run(self) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def speeds(workload: str, names: list[str], repeats: int) -> dict[str, float]:
+    """Keys per second of pull + push, medians of turns."""
+    w = WORKLOADS[workload]
+    workers = [
+        Worker(n, workload, rival_python() if n in ("fbgemm", "torch") else sys.executable)
+        for n in names
+    ]
+    seconds: dict[str, list[float]] = {n: [] for n in names}
+    try:
+        for turn in range(repeats + 1):
+            for worker in workers:
+                taken = worker.run()
+                if turn > 0:
+                    seconds[worker.name].append(taken)
+    finally:
+        for worker in workers:
+            worker.__exit__(None, None, None)
+    keys = w.keys_per_batch * w.num_batches
+    return {n: keys / statistics.median(s) for n, s in seconds.items()}
+
+
+def compare(report: Report, workload: str, repeats: int) -> None:
+    names = ["heterps", "limit", "fbgemm", "torch"]
+    if workload == "c":
+        names.append("heterps-2")
+    got = speeds(workload, names, repeats)
+    title = WORKLOADS[workload].title
+    for name in names:
+        report.add(f"({title}) {name}", got[name] / 1e6, "million keys/s")
+    for rival, goal in zip(("fbgemm", "torch"), GOALS[workload], strict=True):
+        report.add(f"({workload}) heterps / {rival}", got["heterps"] / got[rival], "x", goal)
+    report.add(f"({workload}) heterps / limit", got["heterps"] / got["limit"], "x")
+    if workload == "c":
+        report.add("(c) 2 threads / 1", got["heterps-2"] / got["heterps"], "x", ">= 1.6")
+
+
+def limit_of(name: str, num_rows: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.table_limits", name, str(num_rows)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def memory(report: Report, num_rows: int) -> None:
+    got = limit_of("memory", num_rows)
+    ratio = got["bytes_per_row"] / (8 + 64 + 4)
+    report.add(f"memory per row at {num_rows:,} rows", got["bytes_per_row"], "bytes")
+    report.add("memory / (key + vector + state)", ratio, "x", "<= 1.35")
+
+
+def growth(report: Report, num_rows: int) -> None:
+    got = limit_of("growth", num_rows)
+    report.add("growing: median batch of 65,536 new keys", got["median_ms"], "ms")
+    report.add("growing: slowest batch", got["slowest_ms"], "ms")
+    report.add(f"growing to {num_rows:,} rows: slowest / median", got["ratio"], "x", "<= 10")
+
+
+def tiers(report: Report, num_rows: int) -> None:
+    got = limit_of("tiers", num_rows)
+    report.add("tiers: all in memory", got["plain_keys_per_s"] / 1e6, "million keys/s")
+    report.add("tiers: a quarter in memory", got["tiered_keys_per_s"] / 1e6, "million keys/s")
+    report.add(f"tiers at {num_rows:,} rows: speed kept", got["ratio"], "x", ">= 0.5")
+
+
+def main() -> None:
+    parser = standard_options(__doc__)
+    parser.add_argument("--only", nargs="+", help="some of a b c d memory growth tiers")
+    options = parser.parse_args()
+    parts = options.only or (
+        ["a", "memory"] if options.quick else ["a", "b", "c", "d", "memory", "growth", "tiers"]
+    )
+    report = Report("table", "The table: pull + push, row-wise Adagrad, one thread")
+    for part in parts:
+        if part in WORKLOADS:
+            compare(report, part, repeats=5 if options.quick else 7)
+        elif part == "memory":
+            memory(report, 2_000_000 if options.quick else 10_000_000)
+        elif part == "growth":
+            growth(report, 20_000_000)
+        else:
+            tiers(report, 20_000_000)
+    report.notes.append(
+        "The limit moves every key's bytes; the table moves a row once per batch however often "
+        "its key occurs, so it can be faster than the limit."
+    )
+    report.finish(options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""One large table: memory per row, the slowest batch while growing, and tiers.
+
+`python -m benchmarks.table_limits memory|growth|tiers NUM_ROWS` prints one JSON object; each runs
+in a process of its own, so that the resident set is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.record import pin_to_cores
+from benchmarks.table_workloads import SPREAD, Skew
+from heterps_hpc.core import Table, TableConfig
+
+DIM = 16
+BATCH = 65_536
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def fill(table: Table, index: NDArray[np.int64]) -> list[float]:
+    """Give every index a row, a batch at a time; the seconds of each batch."""
+    seconds = []
+    out = np.empty((BATCH, DIM), np.float32)
+    gradient = np.full((BATCH, DIM), 0.01, np.float32)
+    for at in range(0, len(index), BATCH):
+        keys = index[at : at + BATCH].astype(np.uint64) * SPREAD
+        start = time.perf_counter()
+        handle = table.pull(keys, out=out[: len(keys)])
+        assert handle is not None
+        table.push([handle], [gradient[: len(keys)]], step=0)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def memory(num_rows: int) -> dict[str, float]:
+    table = Table(TableConfig(dim=DIM))
+    fill(Table(TableConfig(dim=DIM)), np.arange(BATCH))  # whatever the library itself needs
+    before = resident_bytes()
+    fill(table, np.arange(num_rows))
+    grown = resident_bytes() - before
+    return {"bytes_per_row": grown / num_rows, "counted": table.memory_bytes() / num_rows}
+
+
+def growth(num_rows: int) -> dict[str, float]:
+    seconds = fill(Table(TableConfig(dim=DIM)), np.arange(num_rows))
+    if num_rows % BATCH:
+        seconds.pop()  # a short batch is no batch to compare with
+    median = statistics.median(seconds)
+    return {
+        "median_ms": median * 1e3,
+        "slowest_ms": max(seconds) * 1e3,
+        "ratio": max(seconds) / median,
+    }
+
+
+def tiers(num_rows: int) -> dict[str, float]:
+    draw = Skew(num_rows, 1.1, np.random.default_rng(3))
+    rare_first = draw.by_rank()[::-1]  # as after a long run: the frequent rows are in memory
+    batches = [draw(BATCH).astype(np.uint64) * SPREAD for _ in range(60)]
+    with tempfile.TemporaryDirectory(dir="build") as folder:
+        plain = Table(TableConfig(dim=DIM))
+        row_bytes = 88  # with the field that counts uses
+        tiered = Table(
+            TableConfig(
+                dim=DIM, hot_bytes=num_rows // 4 * row_bytes, spill_path=Path(folder) / "spill"
+            )
+        )
+        assert tiered.row_bytes == row_bytes
+        for table in (plain, tiered):
+            fill(table, rare_first)
+        times: dict[str, list[float]] = {"plain": [], "tiered": []}
+        out = np.empty((BATCH, DIM), np.float32)
+        gradient = np.full((BATCH, DIM), 1e-3, np.float32)
+        for i, keys in enumerate(batches[:-1]):
+            for name, table in (("plain", plain), ("tiered", tiered)):
+                start = time.perf_counter()
+                handle = table.pull(keys, out=out)
+                table.prefetch(batches[i + 1])
+                assert handle is not None
+                table.push([handle], [gradient], step=0)
+                times[name].append(time.perf_counter() - start)
+        stats = tiered.stats()
+    half = len(times["plain"]) // 2
+    median = {name: statistics.median(t[half:]) for name, t in times.items()}
+    return {
+        "plain_keys_per_s": BATCH / median["plain"],
+        "tiered_keys_per_s": BATCH / median["tiered"],
+        "ratio": median["plain"] / median["tiered"],
+        "hot": stats["hot"],
+        "cold": stats["cold"],
+        "promoted": stats["promoted"],
+    }
+
+
+def main() -> None:
+    which: dict[str, Any] = {"memory": memory, "growth": growth, "tiers": tiers}
+    name, num_rows = sys.argv[1], int(sys.argv[2])
+    pin_to_cores([0, 1] if name == "tiers" else [0])
+    print(json.dumps(which[name](num_rows)))
+
+
+if __name__ == "__main__":
+    main()

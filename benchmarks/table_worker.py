@@ -1,0 +1,33 @@
+"""One contender in a process of its own: `python -m benchmarks.table_worker NAME WORKLOAD`.
+
+For every line on its input it goes through all batches once and prints the seconds taken.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from benchmarks.table_contenders import CONTENDERS
+from benchmarks.table_workloads import WORKLOADS
+
+
+def main() -> None:
+    name, workload = sys.argv[1:3]
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:2] if name.endswith("-2") else cores[:1])
+    w = WORKLOADS[workload]
+    step, prepare = CONTENDERS[name](w)
+    batches = [prepare(batch) for batch in w.batches()]
+    step(batches[0])
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        for batch in batches:
+            step(batch)
+        print(time.perf_counter() - start, flush=True)
+
+
+if __name__ == "__main__":
+    main()
