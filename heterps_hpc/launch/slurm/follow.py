@@ -21,6 +21,8 @@ from heterps_hpc.rundir import RunDir
 log = logging.getLogger(__name__)
 
 _REQUEUE_SECONDS = 180.0  # Slurm itself holds a requeued job back for two minutes
+_SILENCE_SECONDS = 600.0
+_RETRY_SECONDS = 5.0
 
 OnState = Callable[[JobState], None]
 
@@ -46,7 +48,7 @@ def wait(
     before: JobState | None = None
     patience = _Patience()
     while True:
-        now = state(job_id)
+        now = patience.state(job_id)
         progress.poll()
         if now is None or now.ended:
             if not resumes_torn(run) or (fits is not None and not fits()):
@@ -59,7 +61,7 @@ def wait(
         if now.torn:
             history.record(run, "torn", job_id=job_id)
             call("scancel", str(job_id))
-        elif patience.ends(now) and fits is not None and not fits():
+        elif patience.ends_for(now) and fits is not None and not fits():
             history.record(run, "lost_nodes", job_id=job_id)
             call("scancel", str(job_id))
         before = now
@@ -72,20 +74,36 @@ def wait(
 
 
 class _Patience:
-    """How long a requeued job may wait before we ask whether its nodes are still there."""
+    """How long we bear a silent controller, and a requeued job that does not start."""
 
     def __init__(self) -> None:
-        self._since: float | None = None
+        self._silent_since: float | None = None
+        self._queued_since: float | None = None
 
-    def ends(self, now: JobState) -> bool:
-        """Whether it has waited long enough; then it may wait as long again."""
+    def state(self, job_id: int) -> JobState | None:
+        """The state of a job; a controller that restarts must not end hours of waiting."""
+        while True:
+            try:
+                now = state(job_id)
+            except UserError as error:
+                self._silent_since = self._silent_since or time.monotonic()
+                if time.monotonic() - self._silent_since > _SILENCE_SECONDS:
+                    raise
+                log.warning("%s; asking again", error)
+                time.sleep(_RETRY_SECONDS)
+            else:
+                self._silent_since = None
+                return now
+
+    def ends_for(self, now: JobState) -> bool:
+        """Whether a requeued job has waited long enough; then it may wait as long again."""
         waits = all(part.waiting and part.restarts for part in now.components)
-        if not waits or self._since is None:
-            self._since = time.monotonic() if waits else None
+        if not waits or self._queued_since is None:
+            self._queued_since = time.monotonic() if waits else None
             return False
-        if time.monotonic() - self._since < _REQUEUE_SECONDS:
+        if time.monotonic() - self._queued_since < _REQUEUE_SECONDS:
             return False
-        self._since = time.monotonic()
+        self._queued_since = time.monotonic()
         return True
 
 
