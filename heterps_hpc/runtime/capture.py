@@ -7,7 +7,7 @@ parameters with their optimizer's state, and the rows that are already pooled fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,14 +118,19 @@ def _host(tensor: torch.Tensor) -> Array:
     return tensor.detach().cpu().numpy()
 
 
-def write_shard(captured: Captured, path: Path, rank: int) -> ShardSpec:
-    """Write a captured state to a file; any thread may, while training goes on."""
+def write_shard(
+    captured: Captured, path: Path, rank: int, tick: Callable[[], None] = lambda: None
+) -> ShardSpec:
+    """Write a captured state to a file; any thread may, while training goes on.
+
+    `tick` is called now and then: a long write is no stall.
+    """
     tables = [_TableWriter(name, snapshot) for name, snapshot in captured.tables.items()]
     plans = [plan for plan, _ in captured.arrays]
     plans += [plan for table in tables for plan in table.plans()]
     with ShardWriter(path, rank, plans, {"step": captured.step}) as writer:
         for table in tables:
-            table.write(writer)
+            table.write(writer, tick)
         for plan, value in captured.arrays:
             writer.write(plan, 0, value)
         return writer.close()
@@ -164,7 +169,7 @@ class _TableWriter:
                 return _columns(next(self._snapshot.read(partition, 1)))
         return {"keys": np.empty(0, np.uint64)}
 
-    def write(self, writer: ShardWriter) -> None:
+    def write(self, writer: ShardWriter, tick: Callable[[], None]) -> None:
         """Write partition by partition, letting go of each as soon as it is written."""
         for partition in self._snapshot.partitions():
             for plan in self._columns.values():  # a segment for every partition, even if empty
@@ -173,6 +178,7 @@ class _TableWriter:
                 for name, value in _columns(rows).items():
                     if name in self._columns:
                         writer.write(self._columns[name], partition, value)
+                tick()
             for name, value in self._extras.pop(partition).items():
                 writer.write(self._columns[EXTRA + name], partition, value)
             self._snapshot.release(partition)

@@ -15,7 +15,7 @@ import logging
 import secrets
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,15 @@ from heterps_hpc.runtime.votes import GO_ON, SAVE, STOP
 
 log = logging.getLogger(__name__)
 
+_NAP_SECONDS = 0.002
 _REPORT = 7  # tag of a shard's description on its way to rank 0
 
 
 class SaveFailed(RuntimeError):
     """A checkpoint that had to be written could not be."""
+
+
+Report = dict[str, Any]  # what a rank says of its shard
 
 
 @dataclass
@@ -47,7 +51,7 @@ class _Save:
 
     step: int
     began: float
-    reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+    pause_seconds: float
     publishing: Future[None] | None = None
 
 
@@ -63,14 +67,14 @@ class Saver:
         self._rank = self._comm.rank
         self._token = self._comm.bcast(secrets.token_hex(4))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="heterps-save")
-        self._writing: Future[dict[str, Any]] | None = None
+        self._writing: Future[Report] | None = None
         self._sending: list[tuple[MPI.Request, bytes]] = []
         self._save: _Save | None = None  # rank 0: until the manifest is written
+        self._reports: dict[int, dict[int, Report]] = {}  # rank 0: by step and rank
         self._asked = False  # rank 0: a vote for a save is on its way
         self._failure: str | None = None
         self.last_step = trainer.step  # of the last save, or of the checkpoint we came from
         self._last_time = time.monotonic()
-        self.pause_seconds: list[float] = []  # that training stood still for each save
 
     def vote(self, step: int) -> int:
         """This rank's wish, cast at the start of a batch."""
@@ -93,34 +97,31 @@ class Saver:
         self._asked = False
         if step == self.last_step and step > 0:
             return
-        self.finish(
-            must_succeed=False
-        )  # one at a time; rank 0 asks for the next only when the last one is done
+        self._settle()  # one at a time; rank 0 asks for the next when the last one is done
         began = time.perf_counter()
         with self._trainer.watch.phase("save"):
             captured = capture(self._trainer)
-        self.pause_seconds.append(time.perf_counter() - began)
         self.last_step, self._last_time = step, time.monotonic()
         path = directory_of(self._run_dir.checkpoints, step) / shard_name(self._rank, self._token)
         self._writing = self._pool.submit(self._write, captured, path)
         if self._rank == 0:
-            self._save = _Save(step, time.monotonic())
+            self._save = _Save(step, time.monotonic(), time.perf_counter() - began)
 
-    def _write(self, captured: Captured, path: Path) -> dict[str, Any]:
+    def _write(self, captured: Captured, path: Path) -> Report:
         """In the background: write the shard, or say why it cannot be written."""
-        began = time.perf_counter()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            spec = write_shard(captured, path, self._rank)
+            spec = write_shard(captured, path, self._rank, self._trainer.watch.tick)
         except OSError as error:
             why = f"{error.strerror or error} ({error.filename or path})"
-            return {"error": f"{self._trainer.world.name()}: {why}", "file": path.name}
+            told = f"{self._trainer.world.name()}: {why}"
+            return {"step": captured.step, "error": told, "file": path.name}
         finally:
             captured.close()
         return {
+            "step": captured.step,
             "shard": spec.model_dump(mode="json"),
             "tables": {name: fact.model_dump() for name, fact in captured.facts.items()},
-            "seconds": time.perf_counter() - began,
             "file": path.name,
         }
 
@@ -135,21 +136,26 @@ class Saver:
             while (message := self._comm.Improbe(tag=_REPORT, status=status)) is not None:
                 data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
                 message.Recv([data, MPI.BYTE])
-                self._save.reports[status.Get_source()] = json.loads(data.tobytes())
+                self._note(status.Get_source(), json.loads(data.tobytes()))
             self._advance(self._save)
 
-    def _report(self, report: dict[str, Any]) -> None:
+    def _note(self, rank: int, report: Report) -> None:
+        # by step: a quick rank may be at its next save while others still write this one
+        self._reports.setdefault(report["step"], {})[rank] = report
+
+    def _report(self, report: Report) -> None:
         if self._rank == 0:
-            assert self._save is not None
-            self._save.reports[0] = report
+            self._note(0, report)
             return
         data = json.dumps(report).encode()
         self._sending.append((self._comm.Isend([data, MPI.BYTE], 0, _REPORT), data))
 
     def _advance(self, save: _Save) -> None:
         """Rank 0: publish once all shards are there; note the end of publishing."""
-        if save.publishing is None and len(save.reports) == self._comm.size:
-            save.publishing = self._pool.submit(self._publish, save)
+        if save.publishing is None and len(self._reports.get(save.step, ())) == self._comm.size:
+            by_rank = self._reports.pop(save.step)
+            reports = [by_rank[rank] for rank in range(self._comm.size)]
+            save.publishing = self._pool.submit(self._publish, save, reports)
         if save.publishing is not None and save.publishing.done():
             self._save = None
             try:
@@ -160,9 +166,8 @@ class Saver:
                 log.error("%s; earlier checkpoints stay as they are", self._failure)
                 history.record(self._run_dir, "save_failed", step=save.step, why=str(error))
 
-    def _publish(self, save: _Save) -> None:
+    def _publish(self, save: _Save, reports: list[Report]) -> None:
         directory = directory_of(self._run_dir.checkpoints, save.step)
-        reports = [save.reports[rank] for rank in range(self._comm.size)]
         problems = [report["error"] for report in reports if "error" in report]
         try:
             if problems:
@@ -176,9 +181,16 @@ class Saver:
         seconds = round(time.monotonic() - save.began, 3)
         size = manifest.num_bytes
         log.info("checkpoint of step %d: %.1f MB in %.1f s", save.step, size / 1e6, seconds)
-        history.record(self._run_dir, "checkpoint", step=save.step, num_bytes=size, seconds=seconds)
+        history.record(
+            self._run_dir,
+            "checkpoint",
+            step=save.step,
+            num_bytes=size,
+            seconds=seconds,
+            pause_seconds=round(save.pause_seconds, 6),
+        )
 
-    def _manifest(self, step: int, reports: list[dict[str, Any]]) -> Manifest:
+    def _manifest(self, step: int, reports: list[Report]) -> Manifest:
         trainer = self._trainer
         tables: dict[str, Any] = {}
         for report in reports:
@@ -200,13 +212,18 @@ class Saver:
 
     def finish(self, *, must_succeed: bool) -> None:
         """Wait for the save under way; all ranks."""
+        self._settle()
         with self._trainer.watch.phase("wait for save"):
-            while self._writing is not None or self._sending or self._save is not None:
-                self.poll()
-                time.sleep(0.002)
             self._failure = self._comm.bcast(self._failure)
         if must_succeed and self._failure is not None:
             raise SaveFailed(self._failure)
+
+    def _settle(self) -> None:
+        """Wait until this rank's shard is written and, on rank 0, the manifest."""
+        with self._trainer.watch.phase("wait for save"):
+            while self._writing is not None or self._sending or self._save is not None:
+                self.poll()
+                time.sleep(_NAP_SECONDS)
 
     def close(self) -> None:
         """Give the thread and the communicator back."""
