@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from dataclasses import replace
 
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
@@ -21,7 +23,10 @@ from heterps_hpc.values import Value
 
 __all__ = ["PlanningResult", "layout_from", "make_plan", "show"]
 
+log = logging.getLogger(__name__)
+
 EXACT_SECONDS = 20.0
+LEARNED = ("rl", "rl-rnn")
 
 
 class CurvePoint(Value):
@@ -67,19 +72,23 @@ def make_plan(
         raise _no_plan(problem, optimum)
     known = optimum.value if optimum.proven else None
     budget = Budget(seconds=job.plan.seconds, seed=job.plan.seed, optimum=known)
-    found = decide(table, budget)
+    name, found = job.plan.scheduler, decide(table, budget)
+    if found.choices is None and name in LEARNED:
+        log.warning("%s found no plan in %.0f s; taking the exact solver's", name, found.seconds)
+        name = "exact"
+        found = replace(found, choices=optimum.choices, money=optimum.value)
     if found.choices is None:
         raise UserError(
-            f"scheduler {job.plan.scheduler!r} found no plan that reaches "
-            f"{problem.floor:,.0f} samples/s; use 'rl' or 'exact', which find one if there is any"
+            f"scheduler {name!r} found no plan that reaches {problem.floor:,.0f} samples/s; use "
+            "'rl' or 'exact', which find one if there is any"
         )
     rivals = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
     return PlanningResult(
-        plan=certified(table, found, job.plan.scheduler, optimum),
+        plan=certified(table, found, name, optimum),
         alternatives=tuple(
-            certified(table, rival, name, optimum)
-            for name, rival in rivals.items()
-            if rival.choices is not None and name != job.plan.scheduler
+            certified(table, rival, rule, optimum)
+            for rule, rival in rivals.items()
+            if rival.choices is not None and rule != name
         ),
         frontier=tuple(frontier(problem)),
         learning_curve=tuple(
@@ -90,7 +99,7 @@ def make_plan(
         num_placements=found.num_placements,
         scheduler_seconds=found.seconds,
         estimated_pools=tuple(profile.estimated_pools),
-        without_plan=tuple(name for name, rival in rivals.items() if rival.choices is None),
+        without_plan=tuple(rule for rule, rival in rivals.items() if rival.choices is None),
     )
 
 

@@ -1,0 +1,244 @@
+"""From a profile to a layout: the whole way, its words, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from heterps_hpc.cluster import Cluster, Pool
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.layout import Layout
+from heterps_hpc.model import Lookup, Model, TableSpec, dense, embedding
+from heterps_hpc.plan.make import PlanningResult, layout_from, make_plan, show
+from heterps_hpc.plan.output import money_line
+from heterps_hpc.plan.sheets import load_sheet, profile_from_sheets, sheet_names
+from heterps_hpc.profile import LayerFacts, Profile, TableFacts, TensorFacts, Timing
+from tests.plan.instances import random_cluster
+
+LAYERS = ("embedding", "fc1", "loss")
+
+
+def small_model(name: str = "small") -> Model:
+    """An embedding, one dense layer, a loss."""
+    return Model(
+        name,
+        (
+            embedding("embedding", [Lookup("s", "t", "rows")]),
+            dense("fc1", object, "rows", "score"),
+            dense("loss", object, "score label", "loss", kind="loss"),
+        ),
+        (TableSpec("t", 4),),
+    )
+
+
+def small_cluster(**changes: Any) -> Cluster:
+    """A cheap slow pool and a dear fast one."""
+    cpu = {"name": "cpu", "price_per_hour": 0.04, "max_ranks": 8, "cores_per_node": 8}
+    gpu = {"name": "gpu", "price_per_hour": 2.42, "max_ranks": 4, "cores_per_node": 8}
+    pools = [Pool.parse({**cpu, **changes}, "cpu"), Pool.parse(gpu, "gpu")]
+    return Cluster(pools=tuple(pools))
+
+
+def small_profile(model: Model, **changes: Any) -> Profile:
+    """Tables are fast on the CPU, dense layers on the GPU."""
+    seconds = {"cpu": (0.01, 0.2, 0.001), "gpu": (0.02, 0.004, 0.0001)}
+    facts: dict[str, Any] = {
+        "model": model.name,
+        "model_fingerprint": model.fingerprint(),
+        "batch_size": 1000,
+        "layers": (
+            LayerFacts(
+                name="embedding", kind="embedding", is_embedding=True, table_bytes_total=1e6
+            ),
+            LayerFacts(name="fc1", kind="fc", weight_bytes_total=1e4),
+            LayerFacts(name="loss", kind="loss"),
+        ),
+        "tensors": (
+            TensorFacts(name="rows", writer="embedding", readers=("fc1",), bytes_per_sample=16),
+            TensorFacts(name="score", writer="fc1", readers=("loss",), bytes_per_sample=4),
+        ),
+        "tables": (TableFacts(name="t", work=1.0, bytes_total=1e6),),
+        "timings": tuple(
+            Timing(layer=layer, pool=pool, compute_seconds=value, compute_parallel=0.95)
+            for pool, values in seconds.items()
+            for layer, value in zip(LAYERS, values, strict=True)
+        ),
+    }
+    return Profile(**{**facts, **changes})
+
+
+def small_job(**goal: float) -> Job:
+    """A job of the small model."""
+    return Job.parse(
+        {
+            "name": "small",
+            "model": {"name": "ctrdnn"},
+            "data": {"train": "nowhere"},
+            "train": {"batch_size": 1000},
+            "goal": goal or {"min_fraction_of_best": 0.5},
+            "plan": {"scheduler": "greedy", "seconds": 2},
+        },
+        "test",
+    )
+
+
+def test_plan_to_layout_and_back(tmp_path: Path) -> None:
+    model, cluster = small_model(), small_cluster()
+    profile, job = small_profile(model), small_job()
+    result = make_plan(job, cluster, profile, model, 1e6)
+    layout = layout_from(result, job, cluster, profile, model)
+    layout.save(tmp_path / "layout.json")
+    result.save(tmp_path / "planning.json")
+    assert Layout.load(tmp_path / "layout.json") == layout
+    assert PlanningResult.load(tmp_path / "planning.json") == result
+    assert result.plan.gap is not None
+    assert result.plan.gap >= 0
+    assert result.best is not None
+    assert result.plan.estimate.samples_per_second >= result.best * 0.5 * (1 - 1e-6)
+    assert json.loads((tmp_path / "layout.json").read_text())["version"] == 1
+    assert layout.num_ranks == sum(stage.num_ranks for stage in result.plan.stages)
+
+
+def test_the_table_for_people_says_it_all() -> None:
+    model, cluster = small_model(), small_cluster()
+    profile, job = small_profile(model), small_job()
+    result = make_plan(job, cluster, profile, model, 1e6)
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    show(result, layout_from(result, job, cluster, profile, model), console)
+    text = console.export_text()
+    for word in ("binds", "samples/s", "/hour", "/million samples", "optimum", "gap", "frontier"):
+        assert word in text
+    assert money_line(result.plan).startswith("money ")
+
+
+def test_frontier_rises_in_both_throughput_and_money() -> None:
+    model, cluster = small_model(), small_cluster()
+    points = make_plan(small_job(), cluster, small_profile(model), model, 1e6).frontier
+    rates = [point.estimate.samples_per_second for point in points]
+    moneys = [point.estimate.money for point in points]
+    assert len(points) >= 3
+    assert rates == sorted(rates)
+    assert moneys == sorted(moneys)
+
+
+def test_floor_above_every_possibility_names_the_smallest_changes() -> None:
+    model = small_model()
+    with pytest.raises(UserError) as error:
+        make_plan(
+            small_job(min_samples_per_second=2e6), small_cluster(), small_profile(model), model, 1e6
+        )
+    assert "floor, samples/s: 2,000,000 →" in str(error.value)
+
+
+def test_a_named_limit_really_is_enough_and_one_less_is_not() -> None:
+    from heterps_hpc.plan.explain import find_remedies
+    from heterps_hpc.plan.problem import problem_of_job
+
+    model, job = small_model(), small_job(min_samples_per_second=1e6)
+    job = job.model_copy(update={"plan": job.plan.model_copy(update={"scheduler": "exact"})})
+    cluster = small_cluster(max_ranks=64)  # so that the GPUs bind
+    problem = problem_of_job(small_profile(model), cluster, job, 1e6)
+    remedies = [r for r in find_remedies(problem) if r.what == "max_ranks of pool 'gpu'"]
+    assert len(remedies) == 1
+    needed = int(remedies[0].needed)
+    assert needed > 4
+
+    def with_gpus(count: int) -> Cluster:
+        gpu = cluster.pool("gpu").model_copy(update={"max_ranks": count, "cores_per_node": 8})
+        return Cluster(pools=(cluster.pool("cpu"), gpu))
+
+    make_plan(job, with_gpus(needed), small_profile(model), model, 1e6)
+    with pytest.raises(UserError, match="no plan reaches"):
+        make_plan(job, with_gpus(needed - 1), small_profile(model), model, 1e6)
+
+
+def test_tables_that_do_not_fit_name_the_memory_needed() -> None:
+    model = small_model()
+    big = small_profile(model)
+    layers = (big.layers[0].model_copy(update={"table_bytes_total": 1e11}), *big.layers[1:])
+    with pytest.raises(UserError, match=r"memory per rank of pool 'cpu', GB: 0.5 → "):
+        make_plan(
+            small_job(), small_cluster(), big.model_copy(update={"layers": layers}), model, 1e6
+        )
+
+
+def test_profile_of_another_model_is_refused() -> None:
+    profile = small_profile(small_model("other"))
+    with pytest.raises(UserError, match=r"profile is of model 'other'.*measure again"):
+        make_plan(small_job(), small_cluster(), profile, small_model(), 1e6)
+
+
+def test_missing_pair_is_named() -> None:
+    model = small_model()
+    profile = small_profile(model)
+    short = profile.model_copy(update={"timings": profile.timings[:-1]})
+    with pytest.raises(UserError, match="no times of layer 'loss' on pool 'gpu'"):
+        make_plan(small_job(), small_cluster(), short, model, 1e6)
+
+
+@pytest.mark.parametrize("price", [0.0, -1.0, float("nan"), float("inf")])
+def test_bad_prices_are_refused(price: float) -> None:
+    with pytest.raises(UserError, match="price_per_hour"):
+        small_cluster(price_per_hour=price)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_bad_times_are_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="compute_seconds"):
+        Timing(layer="a", pool="b", compute_seconds=seconds)
+
+
+def test_a_layer_that_takes_no_time_is_refused() -> None:
+    model = small_model()
+    profile = small_profile(model)
+    zero = tuple(
+        t.model_copy(update={"compute_seconds": 0.0}) if t.layer == "fc1" else t
+        for t in profile.timings
+    )
+    with pytest.raises(UserError, match="layer 'fc1' takes 0 s"):
+        make_plan(
+            small_job(), small_cluster(), profile.model_copy(update={"timings": zero}), model, 1e6
+        )
+
+
+@pytest.mark.parametrize("scheduler", ["rl", "greedy", "genetic", "exact", "brute-force"])
+def test_one_pool_gives_the_one_placement(scheduler: str) -> None:
+    model = small_model()
+    job = small_job()
+    job = job.model_copy(update={"plan": job.plan.model_copy(update={"scheduler": scheduler})})
+    one = Cluster(pools=small_cluster().pools[:1])
+    plan = make_plan(job, one, small_profile(model), model, 1e6).plan
+    assert [stage.layers for stage in plan.stages] == [LAYERS]
+    assert plan.gap == 0.0
+
+
+def test_data_sheets_are_complete_and_marked_estimated() -> None:
+    assert {"v100", "a100", "h100", "cpu_core"} <= set(sheet_names())
+    assert all(load_sheet(name).sources for name in sheet_names())
+    with pytest.raises(UserError, match="did you mean 'v100'"):
+        load_sheet("v10")
+    model = small_model()
+    gpu = small_cluster().pool("gpu").model_copy(update={"data_sheet": "v100"})
+    measured = small_profile(model)
+    only_cpu = measured.model_copy(
+        update={"timings": tuple(t for t in measured.timings if t.pool == "cpu")}
+    )
+    profile = only_cpu.merged(profile_from_sheets(only_cpu, [gpu]))
+    assert profile.estimated_pools == ["gpu"]
+    cluster = Cluster(pools=(small_cluster().pool("cpu"), gpu))
+    plan = make_plan(small_job(), cluster, profile, model, 1e6).plan
+    assert plan.estimate.from_data_sheet == ("gpu" in plan.placement.values())
+
+
+def test_money_by_node_counts_whole_nodes() -> None:
+    cluster = random_cluster(np.random.default_rng(1), 1, 4)
+    pool = cluster.pools[0].model_copy(
+        update={"billing": "node", "cores_per_node": 4, "max_ranks": 8, "price_per_hour": 3.0}
+    )
+    assert pool.hourly_price(5) == 6.0
