@@ -169,11 +169,14 @@ def prepare(
 
 
 @data_app.command("info")
-def data_info(path: Path) -> None:
+def data_info(
+    path: Path,
+    verify: Annotated[bool, typer.Option(help="Read every byte against its checksum.")] = False,
+) -> None:
     """Schema, rows, slots, cardinality, size, label rate."""
     from heterps_hpc.dataset.show import info
 
-    info(path)
+    info(path, "checksums" if verify else "sizes")
 
 
 @data_app.command("head")
