@@ -16,11 +16,13 @@ from heterps_hpc.rundir import RunDir
 log = logging.getLogger(__name__)
 
 
-def freeze(job_file: Path, run_dir: Path | None) -> tuple[Job, Cluster, RunDir]:
+def freeze(
+    job_file: Path, run_dir: Path | None, *, resume: bool = False
+) -> tuple[Job, Cluster, RunDir]:
     """Validate the job and its cluster, and keep copies in the run directory."""
     job = Job.load(job_file)
     cluster = Cluster.load(job.cluster)
-    directory = RunDir(run_dir or default_run_dir(job_file, job)).create()
+    directory = RunDir(run_dir or default_run_dir(job_file, job, resume=resume)).create()
     job.save(directory.job)
     cluster.save(directory.cluster)
     return job, cluster, directory
@@ -37,10 +39,19 @@ def thaw(run_dir: Path) -> tuple[Job, Cluster, RunDir]:
     return Job.parse_saved(directory.job), Cluster.load(directory.cluster), directory
 
 
-def default_run_dir(job_file: Path, job: Job) -> Path:
-    """Beside the job file: runs/NAME, with only plain characters."""
+def default_run_dir(job_file: Path, job: Job, *, resume: bool = False) -> Path:
+    """Beside the job file: runs/NAME, then runs/NAME-2 …; the first that has not trained yet.
+
+    To resume, the last one that has.
+    """
     plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in job.name).strip(".") or "job"
-    return job_file.resolve().parent / "runs" / plain
+    first = job_file.resolve().parent / "runs" / plain
+    number = 1
+    last, path = first, first
+    while RunDir(path).history.exists():
+        number += 1
+        last, path = path, first.with_name(f"{plain}-{number}")
+    return last if resume else path
 
 
 def ready_data(job: Job) -> Dataset:

@@ -16,7 +16,7 @@ from heterps_hpc.rundir import RunDir
 
 def run(job_file: Path, run_dir: Path | None, on: str, resume: bool) -> ExitCode:
     """data → measure → plan → launch → report; steps whose result is there are not repeated."""
-    job, cluster, directory = freeze(job_file, run_dir)
+    job, cluster, directory = freeze(job_file, run_dir, resume=resume)
     with directory.hold():
         ready_data(job)
         layout = ready_layout(job, cluster, directory, on, keep=resume)
