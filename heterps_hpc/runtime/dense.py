@@ -77,6 +77,7 @@ class DenseRole:
         self._wire = wire
         self._seed = seed
         self._watch = watch
+        self._known_shares: dict[tuple[int, int, Lane, int], list[Share]] = {}
         stages = dense_stages(model, layout)
         self._num_later = len([stage for stage in stages if stage > entry.stage])
         self._external, self._data_reads = _external_tensors(modules)
@@ -306,6 +307,12 @@ class DenseRole:
 
     def _shares(self, port: Port, num_rows: int) -> list[Share]:
         """Rows that travel on a port in each micro-batch, within this replica's rows."""
+        key = (port.route.source, port.route.target, port.inlet.lane, num_rows)
+        if key not in self._known_shares:
+            self._known_shares[key] = self._find_shares(port, num_rows)
+        return self._known_shares[key]
+
+    def _find_shares(self, port: Port, num_rows: int) -> list[Share]:
         mine = self._ranges(num_rows)
         if port.inlet.lane == Lane.ROWS:
             return [Share(0, last - first) for first, last in mine]
