@@ -54,12 +54,16 @@ def check(script: Path, layout: Layout, cluster: Cluster, job: Job) -> None:
         call("sbatch", "--test-only", str(script))
     except SlurmRefusal as refusal:
         guilty = _refused_components(layout, cluster, job)
-        parts = [
+        if len(guilty) != 1 and len({words for _, _, words in guilty}) <= 1:
+            raise UserError(
+                f"Slurm refuses the job: {refusal.words}; `heterps doctor --need slurm` looks "
+                "further"
+            ) from None
+        where = "; ".join(
             f"component {number} ({part.num_ranks} ranks on {part.num_nodes} nodes of partition "
             f"{part.partition!r}): {words}"
             for number, part, words in guilty
-        ]
-        where = "; ".join(parts) or refusal.words
+        )
         raise UserError(
             f"Slurm refuses the job: {where}; change the limits of these pools in the cluster "
             "file and plan again (`sinfo` shows what there is)"
