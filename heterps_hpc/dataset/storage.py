@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.dataset import shardfile
 from heterps_hpc.dataset.dataset import Dataset
-from heterps_hpc.dataset.manifest import FORMAT, Manifest, ShardSpec
+from heterps_hpc.dataset.manifest import Manifest, ShardSpec
 from heterps_hpc.errors import UserError
 
 _MAX_OPEN = 64
@@ -87,15 +87,14 @@ class ShardFile:
             ) from error
 
     def _check_header(self, spec: ShardSpec) -> None:
-        told = dict(self._file.attrs)
-        for name, expected in (
-            ("format", FORMAT),
-            ("num_rows", spec.num_rows),
-            ("block_rows", self.block_rows),
-        ):
-            if told.get(name) != expected:
+        for name, expected in (("num_rows", spec.num_rows), ("block_rows", self.block_rows)):
+            # numbers only: strings live in a heap, and HDF5 can loop for ever in a damaged one
+            attribute = h5py.h5a.open(self._file.id, name.encode())
+            is_number = attribute.get_type().get_class() == h5py.h5t.INTEGER
+            told = self._file.attrs[name] if is_number else None
+            if told != expected:
                 raise UserError(
-                    f"{self.path}: {name} is {told.get(name)}, but the manifest says {expected}; "
+                    f"{self.path}: {name} is {told}, but the manifest says {expected}; "
                     "the shard is from another dataset: prepare it again"
                 )
 
