@@ -32,6 +32,7 @@ from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
 from slurm.dev_cluster.cluster import Cluster as DevCluster
 from slurm.dev_cluster.cluster import missing_programs
+from slurm.dev_cluster.guard import start_guard
 from slurm.dev_cluster.spec import ClusterSpec, can_isolate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -252,6 +253,7 @@ def slurm_call(*command: str) -> str:
 @contextmanager
 def _running(cluster: DevCluster) -> Iterator[None]:
     cluster.up()
+    start_guard(cluster, os.getpid())  # should we be killed, the daemons still end
     try:
         yield
     finally:
