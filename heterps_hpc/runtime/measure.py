@@ -99,6 +99,11 @@ def measure(world: MPI.Intracomm, run_dir: RunDir) -> None:
     trainer = MeasuringTrainer(group, job, layout)
     trainer.begin(job.measure.warmup)
     trainer.run()
+    if len(trainer.step_seconds) < job.measure.batches:
+        raise UserError(
+            f"measuring was stopped after {len(trainer.step_seconds)} of {job.measure.batches} "
+            "batches; measure again"
+        )
     found = _summarise(trainer, layout, job, links)
     everyone = world.gather(found if group.rank == 0 else None, root=0)
     if everyone is not None:
