@@ -130,10 +130,11 @@ class Table:
         *,
         step: int,
         lr: float | None = None,
-        clicks: NDArray[np.float32] | None = None,
+        clicks: NDArray[np.float32] | Sequence[NDArray[np.float32]] | None = None,
     ) -> dict[str, int]:
         """Apply the gradients of one batch: merged per key, one optimizer update per row.
 
+        Clicks are per sample: one array for all handles, or a sequence of one array per handle.
         Counters, admission and eviction move here too, so a shard pushes at every step, if need
         be with empty lists.
         """

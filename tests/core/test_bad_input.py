@@ -81,6 +81,12 @@ def test_push_shapes() -> None:
         table.push([handle], [out()], step=0, lr=float("nan"))
     with pytest.raises(ValueError, match="clicks must have 4"):
         table.push([handle], [out()], step=0, clicks=np.ones(3, np.float32))
+    with pytest.raises(ValueError, match="clicks must have 4"):
+        table.push([handle], [out()], step=0, clicks=[np.ones(3, np.float32)])
+    with pytest.raises(ValueError, match="1 handles and 2 arrays of clicks"):
+        table.push([handle], [out()], step=0, clicks=[np.ones(4, np.float32)] * 2)
+    with pytest.raises(ValueError, match="one per handle, got"):
+        table.push([handle], [out()], step=0, clicks=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,22 @@ def test_counters_decay_by_steps() -> None:
     assert rows == {1: (2 * 0.25 + 1, 1 * 0.25 + 1), 2: (1, 1)}
 
 
+def test_each_handle_may_bring_its_own_clicks() -> None:
+    table = Table(TableConfig(dim=1, counters=True))
+    handles = [pull(table, 1, 1, 2), pull(table, 2)]
+    gradients = [np.ones((n, 1), np.float32) for n in (3, 1)]
+    clicks = [np.array(c, np.float32) for c in ([1, 0, 1], [1])]
+    table.push(handles, gradients, step=0, clicks=clicks)
+    with table.snapshot() as snapshot:
+        rows = {
+            key: (float(r.counters["show"][i]), float(r.counters["click"][i]))
+            for p in snapshot.partitions()
+            for r in snapshot.read(p)
+            for i, key in enumerate(r.keys.tolist())
+        }
+    assert rows == {1: (2, 1), 2: (2, 2)}
+
+
 def test_eviction_by_score_keeps_what_is_clicked() -> None:
     table = Table(TableConfig(dim=1, counters=True, show_decay=0.5, min_score=0.1, evict_every=1))
     push(table, pull(table, 1, 2), step=0, clicks=[1, 0])

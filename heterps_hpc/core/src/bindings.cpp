@@ -41,6 +41,21 @@ std::shared_ptr<Pulled> pull(Table& t, const py::array& keys, const py::object& 
     return t.pull(a);
 }
 
+// Clicks of each handle's samples: one array that serves all handles, or one array per handle.
+py::array clicks_of(const py::object& clicks, size_t handle, size_t num_handles) {
+    if (py::isinstance<py::array>(clicks)) return as_array(clicks, "clicks");
+    if (!py::isinstance<py::sequence>(clicks)) {
+        refuse("clicks must be a float32 array, or a sequence of one per handle, got ",
+               std::string(py::str(py::type::of(clicks))));
+    }
+    const auto each = clicks.cast<py::sequence>();
+    if (each.size() != num_handles) {
+        refuse("push got ", num_handles, " handles and ", each.size(),
+               " arrays of clicks; give one per handle, or one array for all");
+    }
+    return as_array(each[handle], "clicks");
+}
+
 py::dict push(Table& t, const std::vector<std::shared_ptr<Pulled>>& handles,
               const py::sequence& gradients, int64_t step, const py::object& lr,
               const py::object& clicks) {
@@ -58,7 +73,8 @@ py::dict push(Table& t, const std::vector<std::shared_ptr<Pulled>>& handles,
         const auto rows = static_cast<py::ssize_t>(handles[h]->num_samples);
         g.push_back(
             {a.data(), check_matrix(a, "gradient", rows, t.config().dim, t.config().float64)});
-        if (!clicks.is_none()) c.push_back(flat<float>(as_array(clicks, "clicks"), "clicks", rows));
+        if (!clicks.is_none())
+            c.push_back(flat<float>(clicks_of(clicks, h, handles.size()), "clicks", rows));
     }
     const double rate = lr.is_none() ? t.config().lr : lr.cast<double>();
     if (!(rate >= 0)) refuse("lr must be zero or more, got ", rate);
