@@ -9,13 +9,14 @@ import torch
 
 from heterps_hpc.dataset import Batch
 from heterps_hpc.layout import Layout, RankLayout
-from heterps_hpc.model import LOSS, SCORE, Model, is_data_tensor
+from heterps_hpc.model import LOSS, SCORE, Model
 from heterps_hpc.models.layers import samples
 from heterps_hpc.rows import Range, overlap, replica_ranges
+from heterps_hpc.runtime.assembly import external_tensors, join_messages
 from heterps_hpc.runtime.clock import one_forward_one_backward
 from heterps_hpc.runtime.exchange import Exchange, Lane
 from heterps_hpc.runtime.feed import Feed
-from heterps_hpc.runtime.inlet import Inlet, Ring, Share, is_whole, pack, unpack
+from heterps_hpc.runtime.inlet import Inlet, Ring, Share, is_whole, pack
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.stopwatch import Stopwatch
 from heterps_hpc.runtime.wiring import Route, Shapes, dense_routes, dense_stages, sparse_routes
@@ -80,7 +81,7 @@ class DenseRole:
         self._known_shares: dict[tuple[int, int, Lane, int], list[Share]] = {}
         stages = dense_stages(model, layout)
         self._num_later = len([stage for stage in stages if stage > entry.stage])
-        self._external, self._data_reads = _external_tensors(modules)
+        self._external, self._data_reads = external_tensors(modules)
         self._num_replicas = layout.stages[entry.stage].num_ranks
         max_rows = sum(b - a for a, b in self._ranges(batch_size))
         pin = modules.device.type == "cuda"
@@ -228,7 +229,7 @@ class DenseRole:
         with self._watch.phase("assemble"):
             for name in self._external:
                 width = prod(self._shapes[name])
-                value = _join(name, width, count, messages, self.modules.dtype)
+                value = join_messages(name, width, count, messages, self.modules.dtype)
                 value = value.to(self.modules.device, non_blocking=True)
                 leaf = value.view(count, *self._shapes[name])
                 leaves[name] = leaf.requires_grad_(torch.is_grad_enabled())
@@ -323,43 +324,3 @@ class DenseRole:
             first, last = overlap(own, other)
             shares.append(Share(first - own[0], last - own[0]))
         return shares
-
-
-def _external_tensors(modules: StageModules) -> tuple[list[str], set[str]]:
-    """What the stage reads but does not write: from other ranks, and from the data set."""
-    written: set[str] = set()
-    external: dict[str, None] = {}
-    data: set[str] = set()
-    for layer in modules.layers:
-        for name in layer.reads:
-            if is_data_tensor(name):
-                data.add(name)
-            elif name not in written:
-                external[name] = None
-        written.update(layer.writes)
-    return list(external), data
-
-
-def _join(
-    name: str,
-    width: int,
-    count: int,
-    messages: list[tuple[Route, Share, torch.Tensor]],
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """One tensor from the messages that hold parts of it."""
-    parts = [
-        (route, share, message)
-        for route, share, message in messages
-        if any(piece.tensor == name for piece in route.pieces)
-    ]
-    if len(parts) == 1:
-        route, share, message = parts[0]
-        if is_whole(route, width, (0, count), share):
-            return message.detach() if message.dtype == dtype else message.to(dtype)
-    adds = any(piece.adds for route, _, _ in parts for piece in route.pieces)
-    make = torch.zeros if adds else torch.empty
-    value = make(count, width, dtype=dtype)
-    for route, share, message in parts:
-        unpack(message, route.pieces, name, value[share.first : share.last])
-    return value
