@@ -23,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 
+from heterps_hpc.plan.bounds import Bounds
 from heterps_hpc.plan.cost import (
     Choice,
     StageTable,
@@ -30,13 +31,15 @@ from heterps_hpc.plan.cost import (
     hourly_price,
     within_limits,
 )
-from heterps_hpc.plan.labels import Bounds, Incumbent, Outcome, search_labels
+from heterps_hpc.plan.labels import Incumbent, Outcome, search_labels
 from heterps_hpc.plan.paths import Options, Run, Ways, least_ways, make_options, shortest_path
 from heterps_hpc.plan.problem import Floats, Problem
 
 Objective = Literal["money", "seconds"]
 RELATIVE_TOLERANCE = 1e-9
 NARROW = 1.0005  # an interval of C is not halved any more once xu/xl is below this
+CLOSE = 1.002  # bisection ends, and the full search begins, once bounds are this close
+TOLL_STEPS = 25
 FEW_PRODUCTS = 200_000  # label × option products worth trying before an interval is halved
 
 
@@ -133,12 +136,37 @@ def choices_of(options: Options, path: list[int]) -> tuple[Choice, ...]:
 
 
 def _fastest(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> float:
-    """Search for the least seconds per batch; returns a bound on it."""
-    bounds = make_bounds(table.problem, options, incumbent, 0.0, math.inf)
-    if bounds is None:
-        return incumbent.value
-    outcome = search_labels(table, options, bounds, incumbent, deadline, math.inf)
-    return incumbent.value if outcome is Outcome.DONE else bounds.root
+    """Search for the least seconds per batch; returns a bound on it.
+
+    Bisection: "is there a plan faster than the target?" is the easier to answer the lower the
+    target, because fewer stages can be part of such a plan.
+    """
+    low, effort = 0.0, float(FEW_PRODUCTS)
+    while True:
+        high = incumbent.value
+        bounds = make_bounds(table.problem, options, incumbent, 0.0, math.inf)
+        if bounds is None:
+            return high
+        low = max(low, bounds.root)
+        if low >= high * (1 - RELATIVE_TOLERANCE):
+            return high
+        last = math.isinf(high) or high <= low * CLOSE
+        trial = Incumbent(table.problem, False, high if last else math.sqrt(low * high))
+        inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
+        outcome = Outcome.DONE
+        if inside is not None:
+            most = math.inf if last else effort
+            outcome = search_labels(table, options, inside, trial, deadline, most)
+        if outcome is Outcome.OUT_OF_TIME:
+            return low
+        if trial.choices is not None:
+            offer(table, incumbent, trial.choices)
+        elif outcome is Outcome.DONE:
+            if last:
+                return high
+            low = trial.value
+        if outcome is Outcome.TOO_MANY:
+            effort *= 4
 
 
 def _cheapest(
@@ -202,16 +230,25 @@ def make_bounds(
     def ways(weight: Floats, bottleneck: bool = False) -> Ways:
         return least_ways(options, np.where(meets, weight, np.inf), bottleneck=bottleneck)
 
+    most = ways(options.M, True)
+    drain = (1 - 1 / m) * most.whole if m > 1 else 0.0
+    if not math.isfinite(most.whole):
+        return None
+    target = m * (incumbent.value - drain)
+    if incumbent.with_money:
+        target = price * low + m * (incumbent.value / low - drain)
+    toll = _tolls(problem, options, np.where(meets, options.e + price * options.c, np.inf), target)
     bounds = Bounds(
         problem=problem,
         low=low,
         high=high,
         price=price,
+        toll=toll,
         meets=meets,
-        both=ways(options.e + price * options.c),
+        both=ways(options.e + price * options.c + toll[options.pool] * options.ranks),
         e=ways(options.e),
         c=ways(options.c),
-        M=ways(options.M, True),
+        M=most,
         X=ways(options.X, True),
         longest=longest,
         with_money=incumbent.with_money,
@@ -219,3 +256,32 @@ def make_bounds(
     if not math.isfinite(bounds.both.whole):
         return None
     return bounds if bounds.root < incumbent.value * (1 - RELATIVE_TOLERANCE) else None
+
+
+def _tolls(problem: Problem, options: Options, weight: Floats, target: float) -> Floats:
+    """Prices of ranks, per pool, for limits that stages share (Lagrange multipliers).
+
+    A path that pays μ per rank and gets μ · limit back weighs no more than it did if it keeps the
+    limit, so the lightest such path is still a bound, and a better one where limits bind. Found by
+    subgradient steps of Polyak's length towards `target`, which would rule the interval out.
+    """
+    limit = problem.pools.limit.astype(np.float64)
+    toll = np.zeros(options.num_pools)
+    best, best_toll = -math.inf, toll
+    for _ in range(TOLL_STEPS):
+        tolled = weight + toll[options.pool] * options.ranks
+        ways = least_ways(options, tolled)
+        value = ways.whole - float(toll @ limit)
+        if not math.isfinite(value):
+            break
+        if value > best:
+            best, best_toll = value, toll
+        path = shortest_path(options, tolled, ways)
+        over = np.bincount(options.pool[path], options.ranks[path], options.num_pools) - limit
+        slope = np.where((over > 0) | (toll > 0), over, 0.0)
+        if best >= target or not (over > 0).any() or not slope.any():
+            break
+        goal = target if math.isfinite(target) else 2 * abs(value) + 1e-9  # no plan known yet
+        step = max(goal - value, abs(value) * 1e-3) / float(slope @ slope)
+        toll = np.maximum(0.0, toll + step * slope)
+    return best_toll

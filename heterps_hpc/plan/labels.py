@@ -18,9 +18,10 @@ from enum import Enum
 
 import numpy as np
 
+from heterps_hpc.plan.bounds import Bounds
 from heterps_hpc.plan.cost import Choice, StageTable, hourly_price, within_limits
-from heterps_hpc.plan.paths import Options, Ways
-from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
+from heterps_hpc.plan.paths import Options
+from heterps_hpc.plan.problem import Floats, Ints, Problem
 
 TOLERANCE = 1e-9
 CHUNK = 2_000_000  # label × option products looked at in one go
@@ -42,98 +43,11 @@ class Incumbent:
             self.value, self.choices = value, choices
 
 
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """Least weights of paths before and after each position, for one interval of C."""
-
-    problem: Problem
-    low: float
-    high: float
-    price: float  # λ: seconds per $/hour
-    meets: Bools
-    both: Ways  # of e + λ·c
-    e: Ways
-    c: Ways
-    M: Ways
-    X: Ways
-    longest: float
-    with_money: bool
-
-    @property
-    def root(self) -> float:
-        """A bound on every plan of the interval."""
-        none = np.zeros(1)
-        whole = (self.both.whole, self.e.whole, self.c.whole, self.M.whole, self.X.whole)
-        return float(self._least(*(none + value for value in whole))[0])
-
-    def of_options(self, options: Options) -> Floats:
-        """A bound on every plan that contains an option."""
-        begin, end, pool = options.first, options.last + 1, options.pool
-
-        def through(ways: Ways, own: Floats) -> Floats:
-            return np.asarray(ways.before[begin, pool] + own + ways.after[end, pool])
-
-        most = np.maximum(self.M.before[begin, pool], self.M.after[end, pool])
-        ahead = np.maximum(self.X.before[begin, pool], self.X.after[end, pool])
-        return self._least(
-            through(self.both, options.e + self.price * options.c),
-            through(self.e, options.e),
-            through(self.c, options.c),
-            np.maximum(most, options.M),
-            np.maximum(ahead, options.X),
-        )
-
-    def of_labels(self, at: Ints, pool: Ints, label: Floats) -> Floats:
-        """A bound on every plan that begins with a label; columns of `label` are E, M, X, C."""
-        e, most, ahead, c = label[:, 0], label[:, 1], label[:, 2], label[:, 3]
-        return self._least(
-            e + self.price * c + self.both.after[at, pool],
-            e + self.e.after[at, pool],
-            c + self.c.after[at, pool],
-            np.maximum(most, self.M.after[at, pool]),
-            np.maximum(ahead, self.X.after[at, pool]),
-        )
-
-    def _least(self, both: Floats, e: Floats, c: Floats, most: Floats, ahead: Floats) -> Floats:
-        """The least objective given least totals; infinite where no plan of the interval is left.
-
-        T(x) ≥ (both − λx)/m + (1 − 1/m)·M falls with x = C, so its product with x is concave and
-        least at an end; the other bounds on T do not depend on x, so theirs grows. The larger of
-        the two is least at an end of the interval or where they meet.
-        """
-        m = self.problem.micro_batches
-        drain = (1 - 1 / m) * most if m > 1 else np.zeros(1)
-        floor_t = np.maximum(np.maximum(e / m + drain, most), ahead)
-        if not self.with_money:
-            return np.where(floor_t <= self.longest * (1 + 1e-12), floor_t, np.inf)
-        high = self.high
-        low = np.minimum(np.maximum(self.low, c), high)
-        with np.errstate(invalid="ignore"):  # infinite where no path is left; dropped below
-            least, at_high = self._least_product(both, floor_t, drain, low)
-        possible = (c <= high * (1 + 1e-12)) & (at_high <= self.longest * (1 + 1e-12))
-        return np.where(possible, least, np.inf)
-
-    def _least_product(
-        self, both: Floats, floor_t: Floats, drain: Floats, low: Floats
-    ) -> tuple[Floats, Floats]:
-        """The least T(x)·x of the interval, and T at its upper end."""
-        m = self.problem.micro_batches
-        high = np.full_like(low, self.high)
-        meeting = np.clip((both + m * (drain - floor_t)) / self.price, low, high)
-
-        def seconds(x: Floats) -> Floats:
-            return np.maximum((both - self.price * x) / m + drain, floor_t)
-
-        least = np.minimum(seconds(low) * low, seconds(meeting) * meeting)
-        at_high = seconds(high)
-        return np.minimum(least, at_high * high), at_high
-
-
 @dataclass
 class _Labels:
     """Labels at one position; lists grow until the position is reached."""
 
-    columns: list[Floats] = field(default_factory=list)  # E, M, X, C
+    columns: list[Floats] = field(default_factory=list)  # E, M, X, C, weight
     used: list[Ints] = field(default_factory=list)  # ranks of the watched pools
     pool: list[Ints] = field(default_factory=list)
     parent: list[Ints] = field(default_factory=list)  # (position, index) of the label before
@@ -192,8 +106,9 @@ class _Search:
         """Returns the pools that must be watched too."""
         num_layers = self.options.num_layers
         self.places = [_Labels() for _ in range(num_layers + 1)]
+        self.weights = self.bounds.weight(self.options)
         root = self.places[0]
-        root.columns.append(np.zeros((1, 4)))
+        root.columns.append(np.zeros((1, 5)))
         root.used.append(np.zeros((1, len(self.watched)), dtype=np.int64))
         root.pool.append(np.array([-1]))
         root.parent.append(np.array([[-1, -1]]))
@@ -238,6 +153,7 @@ class _Search:
                     np.maximum(columns[label, 1], options.M[pick]),
                     np.maximum(columns[label, 2], options.X[pick]),
                     columns[label, 3] + options.c[pick],
+                    columns[label, 4] + self.weights[pick],
                 ],
                 axis=1,
             )
@@ -293,7 +209,7 @@ def _settle(
     pool = np.concatenate(labels.pool)
     keep = np.arange(len(pool))
     if not final and len(pool) > 1:
-        seen = columns.copy()
+        seen = columns[:, :4].copy()
         for index, name in enumerate(watched):  # a watched node's price is in its used ranks
             if problem.pools.ranks_per_unit[name] > 1:
                 share = problem.pools.price[name] / problem.pools.ranks_per_unit[name]

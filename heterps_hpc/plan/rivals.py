@@ -121,8 +121,8 @@ def genetic(table: StageTable, budget: Budget) -> Found:
     )
     most = budget.most_placements
     generations = 300 if most is None else max(1, most // 200)
-    limits = {"n_max_gen": generations, "time": budget.seconds}
-    minimize(Placements(), algorithm, _Until(search, **limits), seed=budget.seed, verbose=False)
+    ending = _until(search, generations)
+    minimize(Placements(), algorithm, ending, seed=budget.seed, verbose=False)
     return search.found(complete=search.elapsed < budget.seconds)
 
 
@@ -143,17 +143,17 @@ def bayesian(table: StageTable, budget: Budget) -> Found:
         return float(np.log(search.score(np.array([placement]))[0]))
 
     most = 500 if budget.most_placements is None else budget.most_placements
-    study.optimize(objective, n_trials=most, timeout=budget.seconds)
+    study.optimize(objective, n_trials=most)  # ends itself when the search is over
     return search.found(complete=search.elapsed < budget.seconds)
 
 
-def _Until(search: Search, **limits: float) -> object:
+def _until(search: Search, num_generations: int) -> object:
     """pymoo's ending: generations, or the search says so."""
     from pymoo.core.termination import Termination
 
     class Until(Termination):  # type: ignore[misc]
         def _update(self, algorithm: object) -> float:
-            done = float(getattr(algorithm, "n_gen", 0) or 0) / limits["n_max_gen"]
+            done = float(getattr(algorithm, "n_gen", 0) or 0) / num_generations
             return 1.0 if search.over else done
 
     return Until()

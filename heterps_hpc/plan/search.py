@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +30,7 @@ class Budget:
     seed: int = 0
     optimum: float | None = None
     most_placements: int | None = None  # makes a search repeatable whatever the machine's speed
+    clock: Callable[[], float] = time.monotonic  # benchmarks count a core's own seconds instead
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Search:
     curve: list[tuple[float, int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.started = time.monotonic()
+        self.started = self.budget.clock()
         self.scorer = Scorer(self.table)
         self._provisioned: set[bytes] = set()
         self._waiting: dict[bytes, tuple[float, tuple[Choice, ...], bool]] = {}
@@ -63,7 +65,7 @@ class Search:
     @property
     def elapsed(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self.started
+        return self.budget.clock() - self.started
 
     @property
     def reached(self) -> bool:

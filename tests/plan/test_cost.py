@@ -45,7 +45,7 @@ def test_a_score_is_never_better_than_exact_provisioning(seed: int) -> None:
     placements = np.random.default_rng(seed).integers(0, 2, size=(30, 5))
     scores = Scorer(table).score(placements)
     for placement, money, valid in zip(placements, scores.money, scores.valid, strict=True):
-        exact = provision(table, placement.tolist())
+        exact = provision(table, placement.tolist(), seconds=100)
         assert exact.proven
         if valid:
             assert exact.choices is not None
@@ -60,7 +60,7 @@ def test_scores_are_close_to_exact_provisioning() -> None:
         placements = np.array([[0] * i + [1] * (6 - i) for i in range(7)])
         scores = Scorer(table).score(placements)
         for placement, money, valid in zip(placements, scores.money, scores.valid, strict=True):
-            exact = provision(table, placement.tolist())
+            exact = provision(table, placement.tolist(), seconds=100)
             if valid and exact.choices is not None:
                 ratios.append(money / exact.value)
     assert len(ratios) > 30
