@@ -1,4 +1,4 @@
-"""A sequence read key by key: the last slot goes unpooled into a GRU of torch."""
+"""A sequence read key by key: one slot goes unpooled into a GRU of torch."""
 
 import torch
 from torch import nn
@@ -17,7 +17,9 @@ class Encoder(nn.GRU):
 
 
 def build(parameters, schema):
-    *slots, history = [slot.name for slot in schema.slots]
+    names = [slot.name for slot in schema.slots]
+    history = parameters.get("history", names[-1])
+    slots = [name for name in names if name != history]
     pooled = [Lookup(slot, slot, "pooled") for slot in slots]
     whole = Lookup(history, history, "sequence", pooling="none", max_keys=STEPS)
     layers = (
@@ -32,4 +34,4 @@ def build(parameters, schema):
         dense("logit", lambda: Logit(DIM * (len(slots) + 1)), "pooled encoded", "score"),
         dense("loss", BceLoss, "score label", "loss", kind="loss"),
     )
-    return Model("sequence", layers, tuple(TableSpec(each.name, DIM) for each in schema.slots))
+    return Model("sequence", layers, tuple(TableSpec(name, DIM) for name in names))

@@ -21,6 +21,7 @@ from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 
 HERE = Path(__file__).resolve().parent
+OWN = HERE.parents[1] / "examples" / "own_model"
 NUM_PARTITIONS = 6
 BATCH_SIZE = 40  # 211 rows: five whole batches and a short one of 11
 NUM_STEPS = 8  # into the second epoch, past the short batch
@@ -58,6 +59,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "mixed": {"file": str(HERE / "models_file.py"), "shape": "mixed"},
     "late": {"file": str(HERE / "models_file.py"), "shape": "late"},
 }
+
+# users' own models, as the examples show them; a few cases each beyond the product
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "wide_and_deep": {"file": str(OWN / "wide_and_deep.py"), "dim": 3, "width": 6},
+    "sequence": {"file": str(OWN / "sequence.py"), "history": "history"},
+}
+MODELS |= EXAMPLES
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {
@@ -149,6 +157,7 @@ class Shape:
     cut: Callable[[Model], list[tuple[str, ...]]]
     num_ranks: tuple[int, ...]
     heavy_table: bool = False  # the first table outweighs all others, so it is split
+    bare_rank: bool = False  # rank 1 gives all its tables to rank 0
 
 
 LAYOUTS: dict[str, Shape] = {
@@ -167,6 +176,7 @@ LAYOUTS: dict[str, Shape] = {
     "tables last, 2+2": Shape(_tables_last, (2, 2)),
     "split slot": Shape(_tables_first, (3, 1), heavy_table=True),
     "split slot, one stage": Shape(_whole, (3,), heavy_table=True),
+    "rank without slots": Shape(_whole, (3,), bare_rank=True),
     "stage per layer": Shape(_each, (1, 1, 1, 1, 1)),
 }
 
@@ -201,7 +211,7 @@ class Case:
 
 
 AXES: dict[str, list[Any]] = {
-    "model": list(MODELS),
+    "model": [name for name in MODELS if name not in EXAMPLES],
     "layout": list(LAYOUTS),
     "micro_batches": [1, 4],
     "staleness": [0, 1, 2],
@@ -211,11 +221,20 @@ AXES: dict[str, list[Any]] = {
 assert list(AXES) == [field.name for field in fields(Case)]
 
 
+def examples() -> list[Case]:
+    """The examples of users' own models, each under two layouts."""
+    return [
+        Case(model, layout, 4, 1, precision, "plain")
+        for model in EXAMPLES
+        for layout, precision in (("1+2", "float32"), ("3", "float64"))
+    ]
+
+
 def full_product() -> list[Case]:
     """Every combination of model, layout, micro-batches, staleness and precision; variants, which
     have little to do with the layout, take turns."""
     *others, variants = AXES.values()
-    # 16 layouts × 2 × 3 × 2 is no multiple of 5, so each variant meets every other value
+    # 17 layouts × 2 × 3 × 2 is no multiple of 5, so each variant meets every other value
     return [
         Case(*values, variants[number % len(variants)])
         for number, values in enumerate(product(*others))
@@ -313,7 +332,7 @@ def make_layout(case: Case, job: Job, model: Model) -> Layout:
     loads = {table.name: 1.0 for table in model.tables}
     if shape.heavy_table:
         loads[model.tables[0].name] = 3.0 * len(loads)
-    return bind_plan(
+    layout = bind_plan(
         stages,
         model=model,
         cluster=cluster,
@@ -321,3 +340,11 @@ def make_layout(case: Case, job: Job, model: Model) -> Layout:
         num_partitions=NUM_PARTITIONS,
         table_loads=loads,
     )
+    return _strip_rank_1(layout) if shape.bare_rank else layout
+
+
+def _strip_rank_1(layout: Layout) -> Layout:
+    first, second, *rest = layout.ranks
+    first = first.model_copy(update={"shards": first.shards + second.shards})
+    second = second.model_copy(update={"shards": (), "sparse": False})
+    return layout.model_copy(update={"ranks": (first, second, *rest)})

@@ -15,14 +15,22 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc.dataset import Dataset
-from tests.equivalence.cases import Case, full_product, make_job, make_layout, make_model, pairwise
+from tests.equivalence.cases import (
+    Case,
+    examples,
+    full_product,
+    make_job,
+    make_layout,
+    make_model,
+    pairwise,
+)
 from tests.equivalence.click_log import write_click_logs
 from tests.equivalence.compare import differences, load, same_bits
 from tests.equivalence.oracle import Learned, Oracle
 from tests.mpi_run import mpirun, tail
 
 FULL = os.environ.get("HETERPS_FULL") == "1"
-CASES = full_product() if FULL else pairwise()
+CASES = (full_product() if FULL else pairwise()) + examples()
 CASES_PER_WORLD = 100
 SECONDS_PER_CASE = 10.0  # a case takes half a second; a busy machine must not fail the suite
 
