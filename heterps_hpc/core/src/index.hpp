@@ -36,6 +36,11 @@ class Index {
         return directory_[slot_of(tag)] + (tag & kBucketMask);
     }
 
+    // Where an entry goes that its home bucket has no room for.
+    const Bucket* second(uint32_t tag) const {
+        return directory_[slot_of(tag)] + ((tag + 1) & kBucketMask);
+    }
+
     // The row of the first entry of the home bucket with this tag, kNoRow if there is certainly
     // none, or kUnsure.
     static uint32_t candidate(const Bucket& bucket, uint32_t tag);

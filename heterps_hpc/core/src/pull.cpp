@@ -1,5 +1,9 @@
 // The pull: keys -> rows -> pooled vectors, sixty-four keys at a time, so that the cache misses of
-// a chunk (first its buckets, then its rows) are all in flight together.
+// a chunk are all in flight together:
+//
+//   chunk  n      rows  | settle, pool
+//   chunk  n+1  buckets | rows          | settle, pool
+//                         buckets of n+2 ...
 #include <algorithm>
 #include <cstring>
 
@@ -24,7 +28,9 @@ struct Table::Chunk {
     int num_keys;
     bool train;
     int num_misses;
-    int misses[kChunkKeys];  // keys that look_up() could not settle
+    int misses[kChunkKeys];  // keys that verify() could not settle
+    int num_unsure;
+    int unsure[kChunkKeys];  // keys whose home bucket overflowed
     uint32_t tag[kChunkKeys];
     const Bucket* home[kChunkKeys];
     uint32_t row[kChunkKeys];
@@ -38,23 +44,43 @@ struct Table::Chunk {
     }
 };
 
-void Table::look_up(Chunk& c) const {
+void Table::fetch_buckets(Chunk& c) const {
     for (int i = 0; i < c.num_keys; ++i) {
         c.tag[i] = Index::tag_of(c.keys[i]);
         c.home[i] = index_.home(c.tag[i]);
         __builtin_prefetch(c.home[i]);
     }
+}
+
+// Buckets fetched before other keys were settled may have been split since; a key that moved is
+// then missed here and found by settle().
+void Table::fetch_rows(Chunk& c) const {
     const RowView rows = rows_.view();
     const uint32_t vector_bytes = layout_.dim * layout_.value_bytes;
-    for (int i = 0; i < c.num_keys; ++i) {
-        const uint32_t row = Index::candidate(*c.home[i], c.tag[i]);
+    const auto fetch = [&](int i, uint32_t row) {
         c.row[i] = row;
         c.vector[i] = nullptr;
         if (row < kCold) {
             c.vector[i] = rows.at(row);
             prefetch_row(c.vector[i], vector_bytes, layout_.key);
         }
+    };
+    c.num_unsure = 0;
+    for (int i = 0; i < c.num_keys; ++i) {
+        const uint32_t row = Index::candidate(*c.home[i], c.tag[i]);
+        fetch(i, row);
+        if (row == kUnsure) {
+            __builtin_prefetch(index_.second(c.tag[i]));
+            c.unsure[c.num_unsure++] = i;
+        }
     }
+    for (int u = 0; u < c.num_unsure; ++u) {
+        const int i = c.unsure[u];
+        fetch(i, Index::candidate(*index_.second(c.tag[i]), c.tag[i]));
+    }
+}
+
+void Table::verify(Chunk& c) const {
     c.num_misses = 0;
     for (int i = 0; i < c.num_keys; ++i) {
         const bool hit =
@@ -64,7 +90,8 @@ void Table::look_up(Chunk& c) const {
     }
 }
 
-// Settles a key that look_up() did not: overflowed bucket, equal tags, row on disk, or no row.
+// Settles a key that was not found so far: two overflowed buckets, equal tags, row on disk, or no
+// row.
 void Table::settle(Chunk& c, int i, Pulled* handle) {
     const uint64_t key = c.keys[i];
     c.vector[i] = nullptr;
@@ -103,50 +130,64 @@ void Table::settle(Chunk& c, int i, Pulled* handle) {
     }
 }
 
+// Gives every key of a chunk that starts at `key` its row, or notes it in `deferred`.
+void Table::settle_misses(Chunk& c, int64_t key, Pulled* handle, std::vector<int64_t>* deferred) {
+    verify(c);
+    for (int m = 0; m < c.num_misses; ++m) {
+        c.vector[c.misses[m]] = nullptr;
+        c.row[c.misses[m]] = kNoRow;
+    }
+    // Known to the handle, and pinned, before room is made for rows that come from disk.
+    if (handle != nullptr) {
+        std::copy_n(c.row, c.num_keys, handle->rows.data() + key);
+        for (int i = 0; cold_ && i < c.num_keys; ++i) {
+            if (c.row[i] != kNoRow) pin(c.row[i]);
+        }
+    }
+    for (int m = 0; m < c.num_misses; ++m) {
+        const int i = c.misses[m];
+        if (deferred == nullptr) {
+            settle(c, i, handle);
+            if (handle != nullptr) handle->rows[static_cast<size_t>(key + i)] = c.row[i];
+            if (handle != nullptr && cold_ && c.row[i] != kNoRow) pin(c.row[i]);
+            continue;
+        }
+        if (holds_all_ || held_[partition_of(c.keys[i], config_.num_partitions)]) {
+            deferred->push_back(key + i);
+        }
+    }
+}
+
 // Pulls samples [first, last). With `deferred`, samples with unsettled keys are only noted there:
 // several threads may look up at once, but only one may create rows.
 void Table::pull_range(const PullArgs& a, Pulled* handle, int64_t first, int64_t last,
                        std::vector<int64_t>* deferred) {
-    Chunk chunk;
-    chunk.train = a.train;
-    PoolArgs pool{chunk.vector, 0,      0,     a.offsets,    first,      last,
-                  a.weights,    a.mean, a.out, a.out_stride, layout_.dim};
+    Chunk chunks[2];
+    PoolArgs pool{nullptr,   0,      0,     a.offsets,    first,      last,
+                  a.weights, a.mean, a.out, a.out_stride, layout_.dim};
     int64_t key = a.offsets == nullptr ? first : a.offsets[first];
     const int64_t end = a.offsets == nullptr ? last : a.offsets[last];
-    do {
-        const auto n = static_cast<int>(std::min<int64_t>(kChunkKeys, end - key));
+    const auto start = [&](Chunk& c, int64_t at) {
+        c.train = a.train;
+        c.keys = a.keys + at;
+        c.num_keys = static_cast<int>(std::min<int64_t>(kChunkKeys, end - at));
+        fetch_buckets(c);
+    };
+    start(chunks[0], key);
+    for (int turn = 0;; turn ^= 1) {
+        Chunk& chunk = chunks[turn];
+        const int64_t next = key + chunk.num_keys;
         if (cold_ && a.train) compact();
-        chunk.keys = a.keys + key;
-        chunk.num_keys = n;
-        look_up(chunk);
-        for (int m = 0; m < chunk.num_misses; ++m) {
-            chunk.vector[chunk.misses[m]] = nullptr;
-            chunk.row[chunk.misses[m]] = kNoRow;
-        }
-        // Known to the handle, and pinned, before room is made for rows that come from disk.
-        if (handle != nullptr) {
-            std::copy_n(chunk.row, n, handle->rows.data() + key);
-            for (int i = 0; cold_ && i < n; ++i) {
-                if (chunk.row[i] != kNoRow) pin(chunk.row[i]);
-            }
-        }
-        for (int m = 0; m < chunk.num_misses; ++m) {
-            const int i = chunk.misses[m];
-            if (deferred == nullptr) {
-                settle(chunk, i, handle);
-                if (handle != nullptr) handle->rows[static_cast<size_t>(key + i)] = chunk.row[i];
-                if (handle != nullptr && cold_ && chunk.row[i] != kNoRow) pin(chunk.row[i]);
-                continue;
-            }
-            if (holds_all_ || held_[partition_of(chunk.keys[i], config_.num_partitions)]) {
-                deferred->push_back(key + i);
-            }
-        }
+        fetch_rows(chunk);
+        if (next < end) start(chunks[turn ^ 1], next);
+        settle_misses(chunk, key, handle, deferred);
+        pool.vectors = chunk.vector;
         pool.key_begin = key;
-        pool.key_end = key + n;
+        pool.key_end = next;
         kernels_.pool(pool);
-        key += n;
-    } while (key < end);
+        if (next >= end) return;
+        key = next;
+    }
 }
 
 void Table::pull_parallel(const PullArgs& a, Pulled* handle, int threads) {
@@ -199,13 +240,20 @@ std::shared_ptr<Pulled> Table::pull(const PullArgs& a) {
     auto handle = std::make_shared<Pulled>(shared_from_this());
     handle->num_samples = a.num_samples;
     handle->mean = a.mean;
-    handle->rows.assign(static_cast<size_t>(a.num_keys), kNoRow);
     if (a.offsets != nullptr) handle->offsets.assign(a.offsets, a.offsets + a.num_samples + 1);
     if (a.weights != nullptr) {
         const auto* w = static_cast<const char*>(a.weights);
         handle->weights.assign(w, w + static_cast<size_t>(a.num_keys) * layout_.value_bytes);
     }
     const std::unique_lock lock(mutex_);
+    spare_rows_.reserve(open_handles_.size() + 1);  // closing a handle must not fail
+    if (!spare_rows_.empty()) {
+        handle->rows = std::move(spare_rows_.back());
+        spare_rows_.pop_back();
+    }
+    handle->rows.resize(static_cast<size_t>(a.num_keys));
+    // A pull that fails half way unpins the rows that it had got so far.
+    if (cold_) std::fill(handle->rows.begin(), handle->rows.end(), kNoRow);
     open_handles_.insert(handle.get());
     handle->open = true;
     stats_.pulled_keys += static_cast<uint64_t>(a.num_keys);

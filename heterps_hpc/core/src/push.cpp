@@ -263,6 +263,10 @@ void Table::close(Pulled& handle) {
     handle.open = false;
     open_handles_.erase(&handle);
     if (cold_) unpin(handle);
+    // Memory of this size goes back to the system when freed, and costs page faults at each pull.
+    if (spare_rows_.size() < spare_rows_.capacity()) {
+        spare_rows_.push_back(std::move(handle.rows));
+    }
 }
 
 void Table::discard(Pulled& handle) {

@@ -121,8 +121,11 @@ class Table : public std::enable_shared_from_this<Table> {
     void pull_range(const PullArgs& a, Pulled* handle, int64_t first, int64_t last,
                     std::vector<int64_t>* deferred);
     void pull_parallel(const PullArgs& a, Pulled* handle, int threads);
-    void look_up(Chunk& chunk) const;
+    void fetch_buckets(Chunk& chunk) const;
+    void fetch_rows(Chunk& chunk) const;
+    void verify(Chunk& chunk) const;
     void settle(Chunk& chunk, int i, Pulled* handle);
+    void settle_misses(Chunk& chunk, int64_t key, Pulled* handle, std::vector<int64_t>* deferred);
 
     void check_push(const std::vector<std::shared_ptr<Pulled>>& handles,
                     const std::vector<Gradient>& gradients, uint64_t step) const;
@@ -169,6 +172,7 @@ class Table : public std::enable_shared_from_this<Table> {
     std::atomic<uint64_t> eval_keys_{0};
     uint64_t step_ = 0;
     std::unordered_set<Pulled*> open_handles_;
+    std::vector<std::vector<uint32_t>> spare_rows_;  // of closed handles, for the next ones
     std::vector<Snapshot*> snapshots_;
     struct Clock {
         size_t block = 0;
