@@ -15,10 +15,10 @@
 
 #include "arena.hpp"
 #include "hash.hpp"
+#include "rows.hpp"
 
 namespace hps {
 
-constexpr uint32_t kNoRow = 0xffffffffu;   // no such row
 constexpr uint32_t kUnsure = 0xfffffffeu;  // the home bucket overflowed: ask find()
 
 struct alignas(64) Bucket {

@@ -25,12 +25,23 @@ struct PoolArgs {
     uint32_t dim;
 };
 
+// Sums the gradients of samples with one key each by row, in the order of the samples.
+struct SumArgs {
+    const uint32_t* member;  // per sample: the number of its row, in order of first appearance
+    int64_t num_samples;
+    const char* gradients;
+    int64_t stride;  // bytes
+    void* sums;      // out: one vector per row
+    uint32_t dim;
+};
+
 // Merges gradients per row and updates every row once.
 struct ApplyArgs {
     RowView rows;
     const uint32_t* unique;  // rows to update
     const uint32_t* start;   // row u owns sources [start[u], start[u + 1])
     uint32_t num_unique;
+    void* merged;                  // the rows' gradients, if already summed; else from sources:
     const uint32_t* source;        // numbers into gradients
     const void* coefficient;       // per source, or null for all ones
     const void* const* gradients;  // one vector per sample
@@ -43,6 +54,7 @@ struct ApplyArgs {
 
 struct Kernels {
     void (*pool)(PoolArgs&);
+    bool (*sum)(const SumArgs&);  // false = some gradient is not finite
     void (*apply)(ApplyArgs&);
     bool (*finite)(const void* values, int64_t rows, int64_t cols, int64_t stride);
     const char* isa;

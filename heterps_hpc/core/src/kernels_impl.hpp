@@ -3,8 +3,8 @@
 // processor code that it cannot run. Loops over the constant DIM are for the compiler to vectorise.
 
 constexpr int kLanes = 8;
-constexpr uint32_t kAhead = 8;  // rows to prefetch ahead of the update
-constexpr int64_t kFar = 24;    // samples to prefetch ahead in a wide matrix
+constexpr uint32_t kAhead = 16;  // rows to prefetch ahead of the update
+constexpr int64_t kFar = 24;     // samples to prefetch ahead in a wide matrix
 
 template <class T, int DIM>
 struct Width {
@@ -125,6 +125,54 @@ inline void merge(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
     }
 }
 
+// Adds x - x to each lane: 0, or NaN for NaN and Inf.
+template <class T>
+inline void mark_bad(T* bad, const T* v, int n) {
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        for (int j = 0; j < kLanes; ++j) bad[j] += v[i + j] - v[i + j];
+    }
+    for (int j = 0; i + j < n; ++j) bad[j] += v[i + j] - v[i + j];
+}
+template <class T>
+inline bool none_bad(const T* bad) {
+    T sum = T(0);
+    for (int j = 0; j < kLanes; ++j) sum += bad[j];
+    return sum == T(0);
+}
+
+template <class T, int DIM>
+bool sum(const SumArgs& a) {
+    const Width<T, DIM> w(a.dim);
+    const auto bytes = static_cast<uint32_t>(w.size() * sizeof(T));
+    T zeros[DIM == 0 ? 1 : DIM];  // -0: added to a number, it changes nothing
+    for (T& z : zeros) z = -T(0);
+    T bad[kLanes] = {};
+    uint32_t num_seen = 0;
+    for (int64_t k = 0; k < a.num_samples; ++k) {
+        const char* at = a.gradients + k * a.stride;
+        if (k + kFar < a.num_samples) prefetch_row(at + kFar * a.stride, bytes);
+        const T* g = reinterpret_cast<const T*>(at);
+        mark_bad(bad, g, w.size());
+        const uint32_t u = a.member[k];
+        if (u == kNoRow) continue;
+        T* s = static_cast<T*>(a.sums) + size_t{u} * static_cast<size_t>(w.size());
+        const bool first = u == num_seen;
+        num_seen += first;
+        if constexpr (DIM != 0) {  // a branch would be guessed wrong half of the time
+            const T* before = first ? zeros : s;
+            T local[DIM];
+            for (int i = 0; i < DIM; ++i) local[i] = before[i] + g[i];
+            for (int i = 0; i < DIM; ++i) s[i] = local[i];
+        } else if (first) {
+            for (int i = 0; i < w.size(); ++i) s[i] = g[i];
+        } else {
+            add<T, DIM>(s, g, w);
+        }
+    }
+    return none_bad(bad);
+}
+
 template <class T, int DIM, Optimizer OPT>
 inline void update(const ApplyArgs& a, T* v, T* state, const T* g, T squares, Width<T, DIM> w) {
     const int n = w.size();
@@ -158,10 +206,9 @@ inline void update(const ApplyArgs& a, T* v, T* state, const T* g, T squares, Wi
     }
 }
 
-// One row: merge, clip, decay, update. `g` is scratch of the row's width.
+// One row: clip, decay, update. `g` is its merged gradient, and scratch.
 template <class T, int DIM, Optimizer OPT>
 inline bool apply_row(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
-    merge<T, DIM>(a, u, g, w);
     T squares = sum_squares<T, DIM>(g, w);
     if (!is_finite(squares)) return false;
     char* row = a.rows.at(a.unique[u]);
@@ -192,7 +239,13 @@ void apply(ApplyArgs& a) {
     const uint32_t row_bytes = a.rows.stride < 512 ? a.rows.stride : 512;
     for (uint32_t u = 0; u < a.num_unique; ++u) {
         if (u + kAhead < a.num_unique) prefetch_row(a.rows.at(a.unique[u + kAhead]), row_bytes);
-        if (!apply_row<T, DIM, OPT>(a, u, scratch, w)) ++a.skipped;
+        T* g = scratch;
+        if (a.merged != nullptr) {
+            g = static_cast<T*>(a.merged) + size_t{u} * static_cast<size_t>(w.size());
+        } else {
+            merge<T, DIM>(a, u, g, w);
+        }
+        if (!apply_row<T, DIM, OPT>(a, u, g, w)) ++a.skipped;
     }
 }
 
@@ -204,15 +257,9 @@ bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
         if (r + kFar < rows)
             prefetch_row(row + kFar * stride, static_cast<uint32_t>(cols * sizeof(T)));
         const T* v = reinterpret_cast<const T*>(row);
-        T bad[kLanes] = {};  // x - x is 0, or NaN for NaN and Inf
-        int64_t i = 0;
-        for (; i + kLanes <= cols; i += kLanes) {
-            for (int j = 0; j < kLanes; ++j) bad[j] += v[i + j] - v[i + j];
-        }
-        for (int j = 0; i + j < cols; ++j) bad[j] += v[i + j] - v[i + j];
-        T sum = T(0);
-        for (int j = 0; j < kLanes; ++j) sum += bad[j];
-        if (sum != T(0)) return false;
+        T bad[kLanes] = {};
+        mark_bad(bad, v, static_cast<int>(cols));
+        if (!none_bad(bad)) return false;
     }
     return true;
 }
@@ -234,7 +281,7 @@ auto apply_for(Optimizer optimizer) -> void (*)(ApplyArgs&) {
 
 template <class T, int DIM>
 Kernels kernels_of(const Config& c, const char* isa) {
-    return {pool<T, DIM>, apply_for<T, DIM>(c.optimizer), finite<T>, isa};
+    return {pool<T, DIM>, sum<T, DIM>, apply_for<T, DIM>(c.optimizer), finite<T>, isa};
 }
 
 Kernels kernels_for(const Config& c, const char* isa) {

@@ -158,6 +158,38 @@ void Table::settle_misses(Chunk& c, int64_t key, Pulled* handle, std::vector<int
     }
 }
 
+// Lists the rows of a pull once each, while they are in the cache, so that the push need not. As in
+// gather(), a row's mark is its place in the list, and is believed only if the list agrees.
+void Table::list_rows(const Chunk& c, int64_t key, Pulled& h) const {
+    const RowView rows = rows_.view();
+    uint32_t* unique = h.unique.data();
+    uint32_t* member = h.member.data() + key;
+    uint32_t num_unique = h.num_unique;
+    for (int i = 0; i < c.num_keys; ++i) {
+        const uint32_t row = c.row[i];
+        if (row == kNoRow) {
+            member[i] = kNoRow;
+            continue;
+        }
+        uint32_t& place = field<uint32_t>(rows.at(row), layout_.mark);
+        const uint32_t guess = std::min(place, num_unique);
+        const bool known = place < num_unique && unique[guess] == row;
+        const uint32_t u = known ? guess : num_unique;
+        unique[u] = row;
+        place = u;
+        num_unique += !known;
+        member[i] = u;
+    }
+    h.num_unique = num_unique;
+}
+
+// For the plainest pull only: one key per sample, nothing counted per row. A snapshot's reader
+// copies whole rows, marks and all, so none may be written under it.
+bool Table::may_list(const PullArgs& a, int threads) const {
+    return threads == 1 && a.offsets == nullptr && a.weights == nullptr && !cold_ &&
+           layout_.step == 0 && snapshots_.empty() && a.num_keys < int64_t{UINT32_MAX};
+}
+
 // Pulls samples [first, last). With `deferred`, samples with unsettled keys are only noted there:
 // several threads may look up at once, but only one may create rows.
 void Table::pull_range(const PullArgs& a, Pulled* handle, int64_t first, int64_t last,
@@ -181,6 +213,7 @@ void Table::pull_range(const PullArgs& a, Pulled* handle, int64_t first, int64_t
         fetch_rows(chunk);
         if (next < end) start(chunks[turn ^ 1], next);
         settle_misses(chunk, key, handle, deferred);
+        if (handle != nullptr && handle->listed) list_rows(chunk, key, *handle);
         pool.vectors = chunk.vector;
         pool.key_begin = key;
         pool.key_end = next;
@@ -246,12 +279,21 @@ std::shared_ptr<Pulled> Table::pull(const PullArgs& a) {
         handle->weights.assign(w, w + static_cast<size_t>(a.num_keys) * layout_.value_bytes);
     }
     const std::unique_lock lock(mutex_);
-    spare_rows_.reserve(open_handles_.size() + 1);  // closing a handle must not fail
-    if (!spare_rows_.empty()) {
-        handle->rows = std::move(spare_rows_.back());
-        spare_rows_.pop_back();
+    spares_.reserve(open_handles_.size() + 1);  // closing a handle must not fail
+    if (!spares_.empty()) {
+        Spare& spare = spares_.back();
+        handle->rows.swap(spare.rows);
+        handle->unique.swap(spare.unique);
+        handle->member.swap(spare.member);
+        spares_.pop_back();
     }
-    handle->rows.resize(static_cast<size_t>(a.num_keys));
+    const auto num_keys = static_cast<size_t>(a.num_keys);
+    handle->rows.resize(num_keys);
+    handle->listed = may_list(a, threads);
+    if (handle->listed) {
+        handle->unique.resize(num_keys + 1);
+        handle->member.resize(num_keys);
+    }
     // A pull that fails half way unpins the rows that it had got so far.
     if (cold_) std::fill(handle->rows.begin(), handle->rows.end(), kNoRow);
     open_handles_.insert(handle.get());

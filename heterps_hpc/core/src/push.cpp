@@ -112,6 +112,20 @@ void sort_sources(uint32_t num_unique, uint64_t n, uint32_t* start, const uint32
 
 }  // namespace
 
+ApplyArgs Table::apply_args(double lr) const {
+    ApplyArgs a{};
+    a.rows = rows_.view();
+    a.dim = layout_.dim;
+    a.state = layout_.state;
+    a.lr = lr;
+    a.eps = config_.eps;
+    a.weight_decay = config_.weight_decay;
+    a.beta1 = config_.beta1;
+    a.beta2 = config_.beta2;
+    a.clip_norm = config_.clip_norm;
+    return a;
+}
+
 void Table::merge_and_apply(Merge& m, double lr, uint64_t step) {
     gather(m);
     if (config_.float64) {
@@ -123,14 +137,14 @@ void Table::merge_and_apply(Merge& m, double lr, uint64_t step) {
         sort_sources(m.num_unique, m.num_sources, m.start.data(), m.member.data(), m.sample.data(),
                      m.source.data(), f, reinterpret_cast<float*>(m.coefficient.data()));
     }
-    ApplyArgs a{rows_.view(),      m.unique.data(),
-                m.start.data(),    m.num_unique,
-                m.source.data(),   m.weighted ? m.coefficient.data() : nullptr,
-                m.gradients,       layout_.dim,
-                layout_.state,     lr,
-                config_.eps,       config_.weight_decay,
-                config_.beta1,     config_.beta2,
-                config_.clip_norm, m.vector.data()};
+    ApplyArgs a = apply_args(lr);
+    a.unique = m.unique.data();
+    a.num_unique = m.num_unique;
+    a.start = m.start.data();
+    a.source = m.source.data();
+    a.coefficient = m.weighted ? m.coefficient.data() : nullptr;
+    a.gradients = m.gradients;
+    a.scratch = m.vector.data();
     kernels_.apply(a);
     m.skipped = a.skipped;
     if (layout_.step != 0) count_shows(m, step);
@@ -167,8 +181,7 @@ void Table::count_sightings(const std::vector<std::shared_ptr<Pulled>>& handles)
     }
 }
 
-void Table::check_push(const std::vector<std::shared_ptr<Pulled>>& handles,
-                       const std::vector<Gradient>& gradients, uint64_t step) const {
+void Table::check_push(const std::vector<std::shared_ptr<Pulled>>& handles, uint64_t step) const {
     if (step < step_ || step > UINT32_MAX) {
         throw std::invalid_argument("push of step " + std::to_string(step) +
                                     " after a push of step " + std::to_string(step_) +
@@ -183,13 +196,22 @@ void Table::check_push(const std::vector<std::shared_ptr<Pulled>>& handles,
             throw std::invalid_argument("push: handle " + std::to_string(h) +
                                         " was already pushed or discarded; pull again");
         }
-        if (!config_.skip_nonfinite &&
-            !kernels_.finite(gradients[h].values, handles[h]->num_samples, layout_.dim,
+    }
+}
+
+void Table::refuse_nonfinite(size_t handle) const {
+    throw std::invalid_argument("push: gradient " + std::to_string(handle) + " of table '" +
+                                config_.name +
+                                "' holds NaN or Inf; nothing was applied. Lower the learning "
+                                "rate, or set nonfinite=\"skip\" to leave such rows out");
+}
+
+void Table::check_finite(const std::vector<std::shared_ptr<Pulled>>& handles,
+                         const std::vector<Gradient>& gradients) const {
+    for (size_t h = 0; !config_.skip_nonfinite && h < handles.size(); ++h) {
+        if (!kernels_.finite(gradients[h].values, handles[h]->num_samples, layout_.dim,
                              gradients[h].stride)) {
-            throw std::invalid_argument(
-                "push: gradient " + std::to_string(h) + " of table '" + config_.name +
-                "' holds NaN or Inf; nothing was applied. Lower the learning "
-                "rate, or set nonfinite=\"skip\" to leave such rows out");
+            refuse_nonfinite(h);
         }
     }
 }
@@ -235,14 +257,12 @@ uint32_t Table::prepare_push(Batch& batch) {
     return threads;
 }
 
-PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
-                      const std::vector<Gradient>& gradients, uint64_t step, double lr,
-                      const std::vector<const float*>& clicks) {
-    const std::unique_lock lock(mutex_);
-    check_push(handles, gradients, step);
+PushStats Table::push_merged(const std::vector<std::shared_ptr<Pulled>>& handles,
+                             const std::vector<Gradient>& gradients, uint64_t step, double lr,
+                             const std::vector<const float*>& clicks) {
+    check_finite(handles, gradients);
     Batch batch{&handles, &gradients, &clicks, {}, {}};
     const uint32_t threads = prepare_push(batch);
-    step_ = step;
     run_parallel(static_cast<int>(threads),
                  [&](int t) { merge_and_apply(*merges_[static_cast<size_t>(t)], lr, step); });
     PushStats result;
@@ -250,6 +270,41 @@ PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
         result.rows += merges_[t]->num_unique;
         result.skipped += merges_[t]->skipped;
     }
+    return result;
+}
+
+// The push of one plain pull, which has listed its rows: gradients are read once, and rows touched
+// once. Sums are taken in key order, so the bits are those of push_merged().
+PushStats Table::push_listed(const Pulled& h, const Gradient& gradient, double lr) {
+    // Shared by the tables of a thread, so that it stays in the cache from one to the next.
+    static thread_local std::vector<char> scratch;
+    constexpr size_t kLine = 64;
+    const size_t bytes = size_t{h.num_unique} * layout_.dim * layout_.value_bytes + kLine;
+    if (scratch.size() < bytes) scratch.resize(bytes);
+    const auto misplaced = reinterpret_cast<uintptr_t>(scratch.data()) % kLine;
+    char* sums = scratch.data() + (kLine - misplaced) % kLine;
+    const bool finite =
+        kernels_.sum({h.member.data(), h.num_samples, static_cast<const char*>(gradient.values),
+                      gradient.stride, sums, layout_.dim});
+    if (!finite && !config_.skip_nonfinite) refuse_nonfinite(0);
+    for (uint32_t u = 0; !snapshots_.empty() && u < h.num_unique; ++u) before_write(h.unique[u]);
+    ApplyArgs a = apply_args(lr);
+    a.unique = h.unique.data();
+    a.num_unique = h.num_unique;
+    a.merged = sums;
+    kernels_.apply(a);
+    return {h.num_unique, a.skipped, 0};
+}
+
+PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
+                      const std::vector<Gradient>& gradients, uint64_t step, double lr,
+                      const std::vector<const float*>& clicks) {
+    const std::unique_lock lock(mutex_);
+    check_push(handles, step);
+    PushStats result = handles.size() == 1 && handles[0]->listed
+                           ? push_listed(*handles[0], gradients[0], lr)
+                           : push_merged(handles, gradients, step, lr, clicks);
+    step_ = step;
     stats_.pushed_rows += result.rows;
     stats_.nonfinite_skipped += result.skipped;
     if (admission_.enabled()) count_sightings(handles);
@@ -264,8 +319,9 @@ void Table::close(Pulled& handle) {
     open_handles_.erase(&handle);
     if (cold_) unpin(handle);
     // Memory of this size goes back to the system when freed, and costs page faults at each pull.
-    if (spare_rows_.size() < spare_rows_.capacity()) {
-        spare_rows_.push_back(std::move(handle.rows));
+    if (spares_.size() < spares_.capacity()) {
+        spares_.push_back(
+            {std::move(handle.rows), std::move(handle.unique), std::move(handle.member)});
     }
 }
 

@@ -14,6 +14,8 @@
 
 namespace hps {
 
+constexpr uint32_t kNoRow = 0xffffffffu;  // no such row
+
 // Byte offsets within a row; 0 = the table has no such field (the vector is always at 0).
 struct RowLayout {
     explicit RowLayout(const Config& config);

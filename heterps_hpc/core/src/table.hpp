@@ -43,8 +43,12 @@ struct Pulled {
     std::shared_ptr<Table> table;
     int64_t num_samples = 0;
     bool mean = false;
-    bool open = false;             // pushed or discarded handles are closed
-    std::vector<uint32_t> rows;    // per key; kNoRow = not in this table
+    bool open = false;           // pushed or discarded handles are closed
+    std::vector<uint32_t> rows;  // per key; kNoRow = not in this table
+    bool listed = false;         // the pull already told equal rows apart:
+    uint32_t num_unique = 0;
+    std::vector<uint32_t> unique;  // rows, in order of first appearance
+    std::vector<uint32_t> member;  // per key: its row's place in `unique`, or kNoRow
     std::vector<int64_t> offsets;  // empty = one key per sample
     std::vector<char> weights;
     std::vector<uint64_t> absent;  // keys that were not admitted
@@ -125,10 +129,19 @@ class Table : public std::enable_shared_from_this<Table> {
     void fetch_rows(Chunk& chunk) const;
     void verify(Chunk& chunk) const;
     void settle(Chunk& chunk, int i, Pulled* handle);
+    void list_rows(const Chunk& chunk, int64_t key, Pulled& handle) const;
+    bool may_list(const PullArgs& a, int threads) const;
     void settle_misses(Chunk& chunk, int64_t key, Pulled* handle, std::vector<int64_t>* deferred);
 
-    void check_push(const std::vector<std::shared_ptr<Pulled>>& handles,
-                    const std::vector<Gradient>& gradients, uint64_t step) const;
+    void check_push(const std::vector<std::shared_ptr<Pulled>>& handles, uint64_t step) const;
+    void check_finite(const std::vector<std::shared_ptr<Pulled>>& handles,
+                      const std::vector<Gradient>& gradients) const;
+    [[noreturn]] void refuse_nonfinite(size_t handle) const;
+    PushStats push_listed(const Pulled& handle, const Gradient& gradient, double lr);
+    PushStats push_merged(const std::vector<std::shared_ptr<Pulled>>& handles,
+                          const std::vector<Gradient>& gradients, uint64_t step, double lr,
+                          const std::vector<const float*>& clicks);
+    ApplyArgs apply_args(double lr) const;
     uint32_t prepare_push(Batch& batch);  // returns the number of threads
     void merge_and_apply(Merge& merge, double lr, uint64_t step);
     void gather(Merge& merge) const;
@@ -172,7 +185,10 @@ class Table : public std::enable_shared_from_this<Table> {
     std::atomic<uint64_t> eval_keys_{0};
     uint64_t step_ = 0;
     std::unordered_set<Pulled*> open_handles_;
-    std::vector<std::vector<uint32_t>> spare_rows_;  // of closed handles, for the next ones
+    struct Spare {
+        std::vector<uint32_t> rows, unique, member;
+    };
+    std::vector<Spare> spares_;  // memory of closed handles, for the next ones
     std::vector<Snapshot*> snapshots_;
     struct Clock {
         size_t block = 0;
