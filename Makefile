@@ -71,7 +71,7 @@ types: setup ## mypy, strict
 
 .PHONY: test-equivalence
 test-equivalence: setup ## every layout against the oracle, the long form
-	$(call stage,equivalence,$(PYTEST) tests/equivalence)
+	$(call stage,equivalence,HETERPS_FULL=1 $(PYTEST) --timeout=3600 tests/equivalence)
 
 .PHONY: test-faults
 test-faults: setup ## killed ranks and torn files, 100 seeds
