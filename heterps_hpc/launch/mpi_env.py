@@ -21,7 +21,7 @@ def mpi_environment(
     MPICH, everywhere:
 
     - ``MPIR_CVAR_POLLS_BEFORE_YIELD=1``: yield the core after each fruitless poll instead of
-      after a thousand. Costs little when every rank has a core of its own.
+      after a thousand.
 
     Open MPI, everywhere:
 
@@ -34,8 +34,8 @@ def mpi_environment(
     ``PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe`` (whether there may be more ranks than
     cores is decided, with a better message, before mpirun is called).
 
-    Open MPI under Slurm: ``OMPI_MCA_btl=tcp,self``: with shared memory about one start in ten
-    hangs when several nodes are on one host.
+    Open MPI under Slurm: ``OMPI_MCA_btl=tcp,self``: with shared memory some starts were seen to
+    hang when several nodes are on one host.
     """
     if flavour == "mpich":
         return {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
