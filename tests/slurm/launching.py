@@ -60,10 +60,11 @@ class Launched:
     def skip_the_delay(self) -> None:
         """Slurm holds a requeued job back for two minutes; start it soon.
 
-        Not at once: within the same second its credential still counts as revoked.
+        Not at once: within the same second its credential still counts as revoked, and until
+        the ranks of the first start are gone (KillWait is 5 s) PMI-2 cannot serve the second.
         """
         self.slurm.wait_for("all components queued again", self.queued_again)
-        self.slurm.run("scontrol", "update", f"JobId={self.job_id}", "StartTime=now+2seconds")
+        self.slurm.run("scontrol", "update", f"JobId={self.job_id}", "StartTime=now+12seconds")
 
     def queued_again(self) -> bool:
         """Whether all components wait for another start."""
