@@ -48,6 +48,12 @@ class Launched:
             lambda: len(self.facts(restart)) == num_ranks,
         )
 
+    def wait_for_watcher(self) -> None:
+        """Until the step of component 1 runs that outlives the leader's node."""
+        component = f"--jobs={self.job_id + 1}"
+        names = ("squeue", "--steps", "--noheader", component, "--format=%j")
+        self.slurm.wait_for("the watcher", lambda: "bash" in self.slurm.run(*names).stdout, 30)
+
     def wait_for_step(self, step: int) -> None:
         """Until training has reached a step."""
 

@@ -37,8 +37,9 @@ def test_one_world_spans_both_components(slurm: SlurmClient, tmp_path: Path) -> 
     states = slurm.wait_until_ended(job)
     text = log.read_text()
     assert states == ["COMPLETED", "COMPLETED"], text
-    found = re.findall(r"rank=(\d) of=4 component=(\d) node=(\w+) host=\w+ sum=(\d) all=6", text)
-    assert sorted(found) == [
+    line = r"rank=(\d) of=4 component=(\d) node=(\w+) host=\w+ sum=(\d) all=6"
+    found = sorted(re.findall(line, text))  # each rank prints when it likes
+    assert found == [
         ("0", "0", "c1", "1"),
         ("1", "0", "c2", "1"),
         ("2", "1", found[2][2], "5"),

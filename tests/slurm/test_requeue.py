@@ -37,15 +37,12 @@ def test_restarts_are_counted_to_their_limit(slurm: SlurmClient, tmp_path: Path)
     assert job.events().count("start") == 2
 
 
-STEP_NAMES = ("squeue", "--steps", "--noheader", "--format=%j")
-
-
 @pytest.mark.slow
 def test_ranks_that_outlive_srun_requeue_the_job(slurm: SlurmClient, tmp_path: Path) -> None:
     """srun dies with its node; Slurm has not noticed yet when the other component's ranks fail."""
     job = launch(slurm, tmp_path, ONE_AND_ONE, {"default": "fail when told"}, max_restarts=1)
     job.wait_for_ranks(2)
-    slurm.wait_for("the watcher is there", lambda: "bash" in slurm.run(*STEP_NAMES).stdout, 30)
+    job.wait_for_watcher()
     slurm.cluster.kill_node(job.node_of(0))
     (tmp_path / "fail").touch()
     slurm.wait_for("the watcher requeues the job", lambda: "leaderless" in job.events(), 30)

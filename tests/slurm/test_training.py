@@ -96,6 +96,7 @@ def test_runs_survive_the_death_of_nodes(
     spec = make_job(data, max_restarts=1)
     first = train_on_slurm(slurm, tmp_path / "first", spec)
     first.wait_for_step(60)
+    first.wait_for_watcher()
     dead = [first.node_of(0)]
     slurm.cluster.kill_node(dead[0])
     second = train_on_slurm(slurm, tmp_path / "second", spec, sparse_pool="big")
