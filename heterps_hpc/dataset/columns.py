@@ -114,6 +114,8 @@ class Rows:
 
     def cut(self, first: int, last: int) -> Rows:
         """The samples first .. last - 1, as views."""
+        if first == 0 and last == self.num_rows:
+            return self
         return Rows(
             {name: keys.cut(first, last) for name, keys in self.slots.items()},
             *(_cut(getattr(self, name), first, last) for name in _SINGLE),

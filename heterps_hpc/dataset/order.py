@@ -111,7 +111,12 @@ class Order:
                 "use a smaller batch, or keep the last short one"
             )
         self.table = BlockTable.of(dataset)
-        self.blocks_per_window = max(1, window_rows // dataset.manifest.block_rows)
+        manifest = dataset.manifest
+        self.blocks_per_window = max(1, window_rows // manifest.block_rows)
+        if not shuffle and manifest.compression == "none":
+            # nothing to mix, and no larger chunk to gain by: what is read stays in the cache
+            blocks_per_batch = -(-batch_size // manifest.block_rows)
+            self.blocks_per_window = min(self.blocks_per_window, blocks_per_batch)
 
     def batch_rows(self, index: int) -> int:
         """Rows of a batch; only the last may be short."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from heterps_hpc.dataset.columns import Keys, Rows
 from heterps_hpc.dataset.dataset import Dataset
 from heterps_hpc.dataset.order import Order, Position, Window
+from heterps_hpc.dataset.stage import Stage
 from heterps_hpc.dataset.window import Want, WindowLoader
 from heterps_hpc.errors import UserError
 
@@ -39,8 +40,17 @@ class Batch:
     group: NDArray[np.uint64] | None
 
 
+class Cut(NamedTuple):
+    """The places of a window that a batch wants, and whether the batch ends in that window."""
+
+    batch: int
+    places: NDArray[np.int64]
+    complete: bool
+
+
 class Reader:
-    """Iterates over batches from a position on; memory: about two windows of the wanted columns.
+    """Iterates over batches from a position on; memory: two windows of the wanted columns, and
+    the batches that wait or are in use.
 
     `rows` maps the number of rows of a batch to the ascending ranges of them that this rank
     wants; None means all. `read_ahead` batches wait ready. Errors of the background thread are
@@ -63,7 +73,7 @@ class Reader:
             raise UserError(f"no {start} in epochs of {order.num_batches} batches")
         self._order = order
         self._picker = RowPicker(rows)
-        self._loader = WindowLoader(dataset, order.table, want)
+        self._loader = WindowLoader(dataset, order.table, want, read_ahead)
         self._num_epochs = num_epochs
         self._next = start
         self._pid = os.getpid()
@@ -122,56 +132,74 @@ class Reader:
 
     def _work(self, start: Position) -> None:
         try:
-            epoch, first = start.epoch, start.batch
-            while self._num_epochs is None or epoch < self._num_epochs:
-                for batch in self._epoch(epoch, first):
-                    self._ready.put(batch)
-                    if self._stop.is_set():
-                        return
-                epoch, first = epoch + 1, 0
+            for batch in self._batches(start):
+                self._ready.put(batch)
+                if self._stop.is_set():
+                    return
             self._ready.put(None)
         except BaseException as error:  # handed over to the caller, whatever it is
             self._ready.put(error)
 
-    def _epoch(self, epoch: int, first: int) -> Iterator[Batch]:
-        """Cut the windows of an epoch into batches; a batch may have rows of several windows."""
-        order = self._order
-        pieces: list[Rows] = []
-        for window in order.windows(epoch, first):
-            self._loader.open(window)  # before anything is made of the sizes that it claims
-            begin = max(window.first, first * order.batch_size)
-            cuts = self._cuts(window, begin)
-            rows = self._load(window, begin, cuts)
-            done = 0
-            for index, picked, complete in cuts:
-                pieces.append(rows.cut(done, done + len(picked)))
-                done += len(picked)
-                if complete:
-                    yield _batch(epoch, index, order.batch_rows(index), Rows.join(pieces))
-                    pieces = []
+    def _windows(self, start: Position) -> Iterator[tuple[Position, Window]]:
+        """All windows from a position on, each with the first batch wanted of its epoch."""
+        epoch, first = start.epoch, start.batch
+        while self._num_epochs is None or epoch < self._num_epochs:
+            for window in self._order.windows(epoch, first):
+                yield Position(epoch, first), window
+            epoch, first = epoch + 1, 0
 
-    def _cuts(self, window: Window, begin: int) -> list[tuple[int, NDArray[np.int64], bool]]:
-        """For each batch that meets the window: its wanted places in the window, and whether
-        the batch ends there."""
+    def _batches(self, start: Position) -> Iterator[Batch]:
+        """Cut windows into batches, and read the next window meanwhile."""
+        pieces: list[Rows] = []
+        windows = self._windows(start)
+        current = self._begin(windows)
+        while current is not None:
+            coming = self._begin(windows)
+            position, stage = current
+            stage.finish()
+            cuts = self._cuts(stage.window, position.batch)
+            for done, (index, rows, complete) in enumerate(self._cut_up(stage, cuts), 1):
+                pieces.append(rows)
+                if complete:
+                    num_rows = self._order.batch_rows(index)
+                    yield _batch(position.epoch, index, num_rows, Rows.join(pieces))
+                    pieces = []
+                if coming is not None:
+                    coming[1].advance(done / len(cuts))
+            current = coming
+
+    def _begin(self, windows: Iterator[tuple[Position, Window]]) -> tuple[Position, Stage] | None:
+        for position, window in windows:
+            return position, self._loader.begin(window)
+        return None
+
+    def _cut_up(self, stage: Stage, cuts: list[Cut]) -> Iterator[tuple[int, Rows, bool]]:
+        """The rows that each batch gets from a window."""
+        order = stage.window.rows
+        # cuts ascend and do not overlap, so as many rows as the window has are all of them
+        if order is None and sum(len(cut.places) for cut in cuts) == stage.window.num_rows:
+            rows, done = stage.rows(), 0
+            for cut in cuts:
+                yield cut.batch, rows.cut(done, done + len(cut.places)), cut.complete
+                done += len(cut.places)
+            return
+        for cut in cuts:
+            picked = cut.places if order is None else order[cut.places]
+            yield cut.batch, self._loader.load(stage, picked), cut.complete
+
+    def _cuts(self, window: Window, first_batch: int) -> list[Cut]:
+        """What each batch that meets the window wants of it."""
         order = self._order
+        begin = max(window.first, first_batch * order.batch_size)
         end = min(window.last, order.used_rows)
         cuts = []
         for index in range(begin // order.batch_size, -(-end // order.batch_size)):
             base = index * order.batch_size
             num_rows = order.batch_rows(index)
             low, high = max(begin - base, 0), min(end - base, num_rows)
-            wanted = self._picker.between(num_rows, low, high) + (base - window.first)
-            cuts.append((index, wanted, high == num_rows))
+            places = self._picker.between(num_rows, low, high) + (base - window.first)
+            cuts.append(Cut(index, places, high == num_rows))
         return cuts
-
-    def _load(
-        self, window: Window, begin: int, cuts: list[tuple[int, NDArray[np.int64], bool]]
-    ) -> Rows:
-        wanted = np.concatenate([picked for _, picked, _ in cuts])
-        if window.rows is not None:
-            return self._loader.load(window, window.rows[wanted])
-        everything = len(wanted) == window.num_rows  # ascending and distinct: all in order
-        return self._loader.load(window, None if everything else wanted)
 
 
 class RowPicker:

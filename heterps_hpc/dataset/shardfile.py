@@ -41,6 +41,11 @@ class Column:
         return (length,) if self.width is None else (length, self.width)
 
     @property
+    def slot(self) -> str:
+        """The slot that it belongs to."""
+        return self.path.split("/")[1]
+
+    @property
     def item_bytes(self) -> int:
         """Bytes of one row or key."""
         return self.dtype.itemsize * (self.width or 1)

@@ -111,8 +111,7 @@ class ShardFile:
                 f"with {num_rows} rows; the shard is from another dataset: prepare it again"
             )
         if column.per == "key":
-            slot = column.path.split("/")[1]
-            self.starts[slot] = self._read_starts(slot, num_rows, dataset.shape[0])
+            self.starts[column.slot] = self._read_starts(column.slot, num_rows, dataset.shape[0])
         if dataset.id.get_create_plist().get_nfilters():
             self._datasets[column.path] = dataset
         else:
@@ -228,6 +227,11 @@ class Storage:
         self._dataset = dataset
         self._columns = columns
         self._open: OrderedDict[int, ShardFile] = OrderedDict()
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self._dataset.manifest.block_rows
 
     def shard(self, number: int) -> ShardFile:
         """An open shard."""

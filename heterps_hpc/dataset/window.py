@@ -1,27 +1,21 @@
-"""Loads the wanted columns and rows of one window."""
+"""Loads windows: which columns a rank wants, and the memory that they go through."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from heterps_hpc.dataset import shardfile
-from heterps_hpc.dataset.columns import Keys, Rows, gather_ragged, offsets_of
+from heterps_hpc.dataset.columns import Int64s, Rows
 from heterps_hpc.dataset.dataset import Dataset
-from heterps_hpc.dataset.manifest import SlotSpec
 from heterps_hpc.dataset.order import BlockTable, Window
 from heterps_hpc.dataset.recycler import Recycler
-from heterps_hpc.dataset.storage import ShardFile, Storage
+from heterps_hpc.dataset.stage import SlotColumns, Stage, Wanted
+from heterps_hpc.dataset.storage import Storage
 from heterps_hpc.errors import UserError
 from heterps_hpc.values import nearest
 
-Int64s = NDArray[np.int64]
-_WINDOWS_IN_USE = 4  # being made, being cut up, and those whose batches are in use
-
-Run = tuple[ShardFile, int, int, int]
+# being made, being handed over, and what a consumer with batches in flight holds on to
+_BATCHES_IN_USE = 8
 
 
 @dataclass(frozen=True)
@@ -52,177 +46,35 @@ class Want:
 
 
 class WindowLoader:
-    """Reads windows; it keeps the buffers that it reads into, so memory does not grow."""
+    """Reads windows and picks rows from them; memory is used again, so it does not grow."""
 
-    def __init__(self, dataset: Dataset, table: BlockTable, want: Want) -> None:
+    def __init__(self, dataset: Dataset, table: BlockTable, want: Want, read_ahead: int) -> None:
         want.check(dataset)
         manifest = dataset.manifest
-        self._table = table
-        self._block_rows = manifest.block_rows
-        self._slots = [manifest.slot(name) for name in want.slots]
-        self._single: dict[str, shardfile.Column] = {}
-        if want.dense:
-            self._single["dense"] = shardfile.dense_column(manifest)
-        if want.labels:
-            self._single["labels"] = shardfile.labels_column(manifest)
-        if want.weight:
-            self._single["weight"] = shardfile.WEIGHT
-        if want.group:
-            self._single["group"] = shardfile.GROUP
-        columns = list(self._single.values())
-        for slot in self._slots:
-            columns.extend(_slot_columns(slot))
-        self._storage = Storage(dataset, columns)
-        self._recycler = Recycler(limit=_WINDOWS_IN_USE * (len(columns) + 1))
-        self._buffers: dict[str, NDArray[np.uint8]] = {}
-
-    def open(self, window: Window) -> None:
-        """Open the window's shards, and so compare them with the manifest."""
-        for number in np.unique(self._table.shard[window.blocks]).tolist():
-            self._storage.shard(number)
-
-    def load(self, window: Window, picks: Int64s | None) -> Rows:
-        """The picked rows of the window's blocks (None: all as they are), in that order."""
-        shards = [self._storage.shard(int(self._table.shard[block])) for block in window.blocks]
-        runs = self._runs(window, shards)
-        single = {
-            name: self._load_rows(column, runs, window.num_rows, picks)
-            for name, column in self._single.items()
+        columns = {
+            "dense": (want.dense, shardfile.dense_column(manifest)),
+            "labels": (want.labels, shardfile.labels_column(manifest)),
+            "weight": (want.weight, shardfile.WEIGHT),
+            "group": (want.group, shardfile.GROUP),
         }
-        slots = {}
-        for slot in self._slots:
-            if slot.kind == "one":
-                column = _slot_columns(slot)[0]
-                slots[slot.name] = Keys(self._load_rows(column, runs, window.num_rows, picks))
-            else:
-                slots[slot.name] = self._load_many(slot, window, shards, runs, picks)
-        return Rows(slots, **single, sample_ids=self._sample_ids(window, picks))
-
-    def _sample_ids(self, window: Window, picks: Int64s | None) -> Int64s:
-        counts = self._table.num_rows[window.blocks]
-        shift = self._table.first_row[window.blocks] - (np.cumsum(counts) - counts)
-        ids = np.repeat(shift, counts)
-        ids += np.arange(window.num_rows)
-        return ids if picks is None else ids[picks]
-
-    def _runs(self, window: Window, shards: list[ShardFile]) -> list[Run]:
-        """Rows to read (shard, first, last) and their place; neighbouring blocks as one."""
-        runs: list[Run] = []
-        place = 0
-        for block, shard in zip(window.blocks.tolist(), shards, strict=True):
-            first = int(self._table.in_shard[block]) * self._block_rows
-            last = first + int(self._table.num_rows[block])
-            if runs and runs[-1][0] is shard and runs[-1][2] == first:
-                runs[-1] = (shard, runs[-1][1], last, runs[-1][3])
-            else:
-                runs.append((shard, first, last, place))
-            place += last - first
-        return runs
-
-    def _load_rows(
-        self, column: shardfile.Column, runs: list[Run], num_rows: int, picks: Int64s | None
-    ) -> NDArray[Any]:
-        if picks is None:
-            out = self._recycler.empty(column.shape(num_rows), column.dtype)
-            _read_rows(column, runs, out)
-            return out
-        staged = self._buffer("rows", column, num_rows)
-        _read_rows(column, runs, staged)
-        out = self._recycler.empty(column.shape(len(picks)), column.dtype)
-        # mode="clip" lets numpy write into `out` directly; picks are in range by construction
-        np.take(staged, picks, axis=0, out=out, mode="clip")
-        return out
-
-    def _load_many(
-        self,
-        slot: SlotSpec,
-        window: Window,
-        shards: list[ShardFile],
-        runs: list[Run],
-        picks: Int64s | None,
-    ) -> Keys:
-        keys, lengths, *weights = _slot_columns(slot)
-        counts = self._buffer("lengths", lengths, window.num_rows)
-        _read_rows(lengths, runs, counts)
-        self._check_lengths(slot, window, shards, counts)
-        if picks is None:
-            return Keys(
-                self._read_keys(keys, slot.name, window, shards, None),
-                offsets_of(counts),
-                *(self._read_keys(c, slot.name, window, shards, None) for c in weights),
-            )
-        offsets, places = gather_ragged(counts, picks)
-        return Keys(
-            self._read_keys(keys, slot.name, window, shards, places),
-            offsets,
-            *(self._read_keys(c, slot.name, window, shards, places) for c in weights),
+        self._wanted = Wanted(
+            {use: column for use, (wanted, column) in columns.items() if wanted},
+            tuple(SlotColumns.of(manifest.slot(name)) for name in want.slots),
         )
+        self._table = table
+        self._storage = Storage(dataset, self._wanted.columns)
+        # in order a batch is cut from a stage itself, so either may be in a batch's place
+        self._stages = Recycler(limit=read_ahead + _BATCHES_IN_USE)
+        self._batches = Recycler(limit=read_ahead + _BATCHES_IN_USE)
 
-    def _check_lengths(
-        self, slot: SlotSpec, window: Window, shards: list[ShardFile], counts: NDArray[Any]
-    ) -> None:
-        """The numbers of keys must be those that the blocks have."""
-        rows = self._table.num_rows[window.blocks]
-        found = np.add.reduceat(counts, np.cumsum(rows) - rows, dtype=np.int64)
-        for place, block in enumerate(window.blocks.tolist()):
-            number = int(self._table.in_shard[block])
-            first, last = shards[place].starts[slot.name][number : number + 2].tolist()
-            if found[place] != last - first:
-                raise UserError(
-                    f"{shards[place].path}: block {number} of slot {slot.name!r} has "
-                    f"{last - first} keys, but its samples {found[place]}: the shard is damaged; "
-                    "prepare the dataset again"
-                )
+    def begin(self, window: Window) -> Stage:
+        """Open the window's shards; the stage then reads when it is told to."""
+        return Stage(window, self._table, self._storage, self._wanted, self._stages)
 
-    def _read_keys(
-        self,
-        column: shardfile.Column,
-        slot: str,
-        window: Window,
-        shards: list[ShardFile],
-        places: Int64s | None,
-    ) -> NDArray[Any]:
-        ranges = []
-        for block, shard in zip(window.blocks.tolist(), shards, strict=True):
-            number = int(self._table.in_shard[block])
-            first, last = shard.starts[slot][number : number + 2].tolist()
-            ranges.append((shard, first, last))
-        total = sum(last - first for _, first, last in ranges)
-        if places is None:
-            staged = self._recycler.empty((total,), column.dtype)
-        else:
-            staged = self._buffer("keys", column, total)
-        done = 0
-        for shard, first, last in ranges:
-            shard.read(column, first, last, staged[done : done + last - first])
-            done += last - first
-        if places is None:
-            return staged
-        out = self._recycler.empty((len(places),), column.dtype)
-        return np.take(staged, places, out=out, mode="clip")
-
-    def _buffer(self, use: str, column: shardfile.Column, length: int) -> NDArray[Any]:
-        num_bytes = length * column.item_bytes
-        buffer = self._buffers.get(use)
-        if buffer is None or len(buffer) < num_bytes:
-            buffer = self._buffers[use] = np.empty(num_bytes, np.uint8)
-        return buffer[:num_bytes].view(column.dtype).reshape(column.shape(length))
+    def load(self, stage: Stage, rows: Int64s) -> Rows:
+        """Copies of some rows of a finished stage."""
+        return stage.pick(rows, self._batches)
 
     def close(self) -> None:
-        """Close the shards and drop the buffers."""
+        """Close the shards."""
         self._storage.close()
-        self._buffers.clear()
-
-
-def _read_rows(column: shardfile.Column, runs: list[Run], out: NDArray[Any]) -> None:
-    for shard, first, last, place in runs:
-        shard.read(column, first, last, out[place : place + last - first])
-
-
-def _slot_columns(slot: SlotSpec) -> list[shardfile.Column]:
-    columns = [shardfile.keys_column(slot.name, slot.kind)]
-    if slot.kind == "many":
-        columns.append(shardfile.lengths_column(slot.name))
-    if slot.weighted:
-        columns.append(shardfile.weights_column(slot.name))
-    return columns
