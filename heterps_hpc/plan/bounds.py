@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from heterps_hpc.plan.paths import Options, Ways
+from heterps_hpc.plan.incumbent import Incumbent
+from heterps_hpc.plan.paths import Options, Ways, least_ways, shortest_path
 from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
+
+RELATIVE_TOLERANCE = 1e-9
+TOLL_STEPS = 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +50,12 @@ class Bounds:
     def _refund(self) -> float:
         """What every plan within the limits gets back of its tolls."""
         return float(self.toll @ self.problem.pools.limit)
+
+    def of_chord(self, least: float) -> float:
+        """The least T · C of the interval if T + λ·C is at least this much: at one of its ends,
+        because between them the product is concave."""
+        price = self.price / self.problem.micro_batches
+        return min(x * (least - price * x) for x in (self.low, self.high))
 
     def weight(self, options: Options) -> Floats:
         """e + λ·c + μ·k of every option."""
@@ -112,3 +123,79 @@ class Bounds:
         least = np.minimum(seconds(low) * low, seconds(meeting) * meeting)
         at_high = seconds(high)
         return np.minimum(least, at_high * high), at_high
+
+
+def make_bounds(
+    problem: Problem, options: Options, incumbent: Incumbent, low: float, high: float
+) -> Bounds | None:
+    """Bounds for plans of low ≤ C ≤ high that beat the incumbent; None if there are none."""
+    if not len(options):
+        return None
+    m = problem.micro_batches
+    longest = problem.longest_batch
+    price = 0.0
+    if incumbent.with_money:
+        longest = min(longest, incumbent.value / low)
+        price = m * incumbent.value / (low * high)
+    else:
+        longest = min(longest, incumbent.value)
+    meets = longest * (1 + 1e-12) >= options.ET
+
+    def ways(weight: Floats, bottleneck: bool = False) -> Ways:
+        return least_ways(options, np.where(meets, weight, np.inf), bottleneck=bottleneck)
+
+    most = ways(options.M, True)
+    drain = (1 - 1 / m) * most.whole if m > 1 else 0.0
+    if not math.isfinite(most.whole):
+        return None
+    target = m * (incumbent.value - drain)
+    if incumbent.with_money:
+        target = price * low + m * (incumbent.value / low - drain)
+    toll = _tolls(problem, options, np.where(meets, options.e + price * options.c, np.inf), target)
+    bounds = Bounds(
+        problem=problem,
+        low=low,
+        high=high,
+        price=price,
+        toll=toll,
+        meets=meets,
+        both=ways(options.e + price * options.c + toll[options.pool] * options.ranks),
+        e=ways(options.e),
+        c=ways(options.c),
+        M=most,
+        X=ways(options.X, True),
+        longest=longest,
+        with_money=incumbent.with_money,
+    )
+    if not math.isfinite(bounds.both.whole):
+        return None
+    return bounds if bounds.root < incumbent.value * (1 - RELATIVE_TOLERANCE) else None
+
+
+def _tolls(problem: Problem, options: Options, weight: Floats, target: float) -> Floats:
+    """Prices of ranks, per pool, for limits that stages share (Lagrange multipliers).
+
+    A path that pays μ per rank and gets μ · limit back weighs no more than it did if it keeps the
+    limit, so the lightest such path is still a bound, and a better one where limits bind. Found by
+    subgradient steps of Polyak's length towards `target`, which would rule the interval out.
+    """
+    limit = problem.pools.limit.astype(np.float64)
+    toll = np.zeros(options.num_pools)
+    best, best_toll = -math.inf, toll
+    for _ in range(TOLL_STEPS):
+        tolled = weight + toll[options.pool] * options.ranks
+        ways = least_ways(options, tolled)
+        value = ways.whole - float(toll @ limit)
+        if not math.isfinite(value):
+            break
+        if value > best:
+            best, best_toll = value, toll
+        path = shortest_path(options, tolled, ways)
+        over = np.bincount(options.pool[path], options.ranks[path], options.num_pools) - limit
+        slope = np.where((over > 0) | (toll > 0), over, 0.0)
+        if best >= target or not (over > 0).any() or not slope.any():
+            break
+        goal = target if math.isfinite(target) else 2 * abs(value) + 1e-9  # no plan known yet
+        step = max(goal - value, abs(value) * 1e-3) / float(slope @ slope)
+        toll = np.maximum(0.0, toll + step * slope)
+    return best_toll

@@ -17,7 +17,8 @@ carry them:
     reduce  2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
     drain   (4) instead of max ET_i, because our pipeline drains once per batch; tables-only
             stages work ahead and stay out of the sum when the staleness is at least one
-    memory  tables are sharded, weights and activations are not: a stage needs enough ranks
+    memory  tables are sharded, weights and activations are not: a stage needs enough ranks; saves
+            beside training may copy all rows that a rank has in memory (snapshot)
 """
 
 from __future__ import annotations
@@ -151,21 +152,23 @@ class StageTable:
         return np.asarray(long + (1 - self.problem.pools.overlap)[:, None] * short)
 
     @cached_property
-    def memory(self) -> tuple[Floats, Floats]:
-        """Bytes that one rank needs, [pairs, K]: of tables, and of weights and activations."""
+    def memory(self) -> tuple[Floats, Floats, Floats]:
+        """Bytes that one rank needs, [pairs, K]: of tables, of their snapshot while it is saved,
+        and of weights and activations."""
         layers, k = self.problem.layers, self.ranks
         tables = np.minimum(self._sums(layers.table_bytes)[:, None] / k, self.problem.hot_bytes)
         weights = OPTIMIZER_COPIES * self._sums(layers.weight_bytes)[:, None]
         kept = self._sums(layers.activation_bytes)[:, None] / k / self.problem.micro_batches
         # one-forward-one-backward keeps a few micro-batches alive; two are the common case
-        return tables, weights + 2 * kept
+        return tables, self.problem.snapshot_share * tables, weights + 2 * kept
 
     @cached_property
     def fits(self) -> Bools:
         """Whether so many ranks exist and their memory is enough, [pairs, P, K]."""
         pools = self.problem.pools
-        tables, dense = self.memory
-        host = tables[:, None, :] + np.where(pools.is_cpu[:, None], dense[:, None, :], 0.0)
+        tables, snapshot, dense = self.memory
+        sparse = (tables + snapshot)[:, None, :]
+        host = sparse + np.where(pools.is_cpu[:, None], dense[:, None, :], 0.0)
         device = np.where(pools.is_cpu[:, None], 0.0, dense[:, None, :])
         enough = (host <= pools.memory[:, None]) & (device <= pools.device_memory[:, None])
         return np.asarray(enough & (self.ranks <= pools.limit[:, None]))

@@ -9,7 +9,8 @@ bound reaches Z are done; the others are searched by labels (labels.py), after
 options that cannot be part of a better plan have been struck out, and halved if that is too much.
 
 Limits shared by stages of one pool, and nodes billed whole, enter only where a plan would break
-them (labels.py). Out of time, the least bound of the open intervals is a proven bound.
+them (labels.py). Where they couple so many stages that labels multiply, the interval goes to HiGHS
+(milp.py). Out of time, the least bound of the open intervals is a proven bound.
 """
 
 from __future__ import annotations
@@ -23,24 +24,21 @@ from typing import Literal
 
 import numpy as np
 
-from heterps_hpc.plan.bounds import Bounds
-from heterps_hpc.plan.cost import (
-    Choice,
-    StageTable,
-    batch_seconds,
-    hourly_price,
-    within_limits,
-)
-from heterps_hpc.plan.labels import Incumbent, Outcome, search_labels
-from heterps_hpc.plan.paths import Options, Run, Ways, least_ways, make_options, shortest_path
-from heterps_hpc.plan.problem import Floats, Problem
+from heterps_hpc.plan.bounds import RELATIVE_TOLERANCE, Bounds, make_bounds
+from heterps_hpc.plan.cost import Choice, StageTable, hourly_price
+from heterps_hpc.plan.incumbent import Incumbent, offer
+from heterps_hpc.plan.labels import Outcome, promising, search_labels
+from heterps_hpc.plan.milp import MOST_OPTIONS, TOLERANCE, Answer, best_of_interval
+from heterps_hpc.plan.paths import Options, Run, least_ways, make_options, shortest_path
+from heterps_hpc.plan.problem import Problem
 
 Objective = Literal["money", "seconds"]
-RELATIVE_TOLERANCE = 1e-9
 NARROW = 1.0005  # an interval of C is not halved any more once xu/xl is below this
 CLOSE = 1.002  # bisection ends, and the full search begins, once bounds are this close
-TOLL_STEPS = 25
+ROUGHLY = 0.3  # how close to the fastest HiGHS must come where any plan will do
+WIDE = 2.0  # HiGHS gets intervals of C up to this xu/xl: on wider ones the chord says little
 FEW_PRODUCTS = 200_000  # label × option products worth trying before an interval is halved
+FEW_COUPLED = 10_000  # and where stages share limits, before HiGHS takes over
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def solve(
         fastest = Incumbent(table.problem, with_money=False)
         if incumbent.choices is not None:
             offer(table, fastest, incumbent.choices)
-        bound = _fastest(table, options, fastest, deadline)
+        bound = _fastest(table, options, fastest, deadline, any_plan=objective == "money")
         if objective == "seconds":
             return _solution(fastest, bound)
         if fastest.choices is None:  # no plan at all, or none found in time
@@ -87,18 +85,6 @@ def solve(
             )
         offer(table, incumbent, fastest.choices)
     return _solution(incumbent, _cheapest(table, options, incumbent, deadline, most_intervals))
-
-
-def offer(table: StageTable, incumbent: Incumbent, choices: tuple[Choice, ...]) -> None:
-    """Let a plan become the best so far, if it is valid."""
-    problem = table.problem
-    cells = [(table.pair(c), c.pool, table.column(c.ranks)) for c in choices]
-    if not all(table.fits[cell] for cell in cells) or not within_limits(problem, choices):
-        return
-    et = [float(table.ET[cell]) for cell in cells]
-    seconds = batch_seconds(problem, et, [bool(table.in_sum[cell[0]]) for cell in cells])
-    if seconds <= problem.longest_batch * (1 + 1e-12):
-        incumbent.offer(seconds, hourly_price(problem, choices), choices)
 
 
 def _solution(incumbent: Incumbent, bound: float) -> Solution:
@@ -135,8 +121,15 @@ def choices_of(options: Options, path: list[int]) -> tuple[Choice, ...]:
     )
 
 
-def _fastest(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> float:
-    """Search for the least seconds per batch; returns a bound on it.
+def _fastest(
+    table: StageTable,
+    options: Options,
+    incumbent: Incumbent,
+    deadline: float,
+    *,
+    any_plan: bool = False,
+) -> float:
+    """Search for the least seconds per batch, or for any plan at all; returns a bound.
 
     Bisection: "is there a plan faster than the target?" is the easier to answer the lower the
     target, because fewer stages can be part of such a plan.
@@ -145,7 +138,7 @@ def _fastest(table: StageTable, options: Options, incumbent: Incumbent, deadline
     while True:
         high = incumbent.value
         bounds = make_bounds(table.problem, options, incumbent, 0.0, math.inf)
-        if bounds is None:
+        if bounds is None or (any_plan and incumbent.choices is not None):
             return high
         low = max(low, bounds.root)
         if low >= high * (1 - RELATIVE_TOLERANCE):
@@ -155,18 +148,47 @@ def _fastest(table: StageTable, options: Options, incumbent: Incumbent, deadline
         inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
         outcome = Outcome.DONE
         if inside is not None:
-            most = math.inf if last else effort
-            outcome = search_labels(table, options, inside, trial, deadline, most)
-        if outcome is Outcome.OUT_OF_TIME:
-            return low
+            coupled = effort / FEW_PRODUCTS * FEW_COUPLED
+            outcome = search_labels(table, options, inside, trial, deadline, effort, coupled)
         if trial.choices is not None:
             offer(table, incumbent, trial.choices)
         elif outcome is Outcome.DONE:
             if last:
                 return high
             low = trial.value
-        if outcome is Outcome.TOO_MANY:
+        if outcome is Outcome.TOO_MANY and inside is not None:
+            gap = ROUGHLY if any_plan else TOLERANCE / 10
+            answer = _by_milp(table, options, inside, trial, incumbent, deadline, gap)
+            if answer is not None and math.isfinite(answer.bound):
+                low = max(low, min(answer.bound, trial.value))
+                if answer.complete and low >= incumbent.value * (1 - 2 * TOLERANCE):
+                    return incumbent.value
+            elif answer is not None:
+                if last:
+                    return high
+                low = trial.value
             effort *= 4
+        if outcome is Outcome.OUT_OF_TIME or time.monotonic() > deadline:
+            return low
+
+
+def _by_milp(
+    table: StageTable,
+    options: Options,
+    bounds: Bounds,
+    trial: Incumbent,
+    incumbent: Incumbent,
+    deadline: float,
+    gap: float = TOLERANCE / 10,
+) -> Answer | None:
+    """Hand an interval that labels cannot finish to HiGHS; None if it is too big for that."""
+    picked = promising(options, bounds, trial)
+    if len(picked) > MOST_OPTIONS:
+        return None
+    answer = best_of_interval(options, picked, bounds, deadline - time.monotonic(), gap)
+    if answer.path:
+        offer(table, incumbent, choices_of(options, answer.path))
+    return answer
 
 
 def _cheapest(
@@ -180,6 +202,7 @@ def _cheapest(
     least_c = least_ways(options, options.c).whole
     least_t = _least_seconds(table.problem, options)
     most_c = incumbent.value / least_t * (1 + 1e-9)
+    repeatable = most_intervals < math.inf  # then no programme that time may cut off
     open_: list[tuple[float, float, float]] = [(0.0, least_c * (1 - 1e-12), most_c)]
     while open_:
         bound, low, high = heapq.heappop(open_)
@@ -191,16 +214,34 @@ def _cheapest(
         bounds = make_bounds(table.problem, options, incumbent, low, high)
         if bounds is None:
             continue
+        bound = max(bound, bounds.root)
         narrow = high <= low * NARROW
-        effort = math.inf if narrow and most_intervals == math.inf else FEW_PRODUCTS
-        outcome = search_labels(table, options, bounds, incumbent, deadline, effort)
+        effort = math.inf if narrow and not repeatable else FEW_PRODUCTS
+        coupled = math.inf if narrow or repeatable else FEW_COUPLED
+        outcome = search_labels(table, options, bounds, incumbent, deadline, effort, coupled)
         if outcome is Outcome.OUT_OF_TIME or (narrow and outcome is Outcome.TOO_MANY):
-            return min([bounds.root, *(entry[0] for entry in open_)])
+            return min([bound, *(entry[0] for entry in open_)])
         if outcome is Outcome.TOO_MANY:
             middle = math.sqrt(low * high)
+            if not repeatable and high <= low * WIDE:
+                answer = _by_milp(table, options, bounds, incumbent, incumbent, deadline)
+                if answer is not None:
+                    bound = max(bound, bounds.of_chord(answer.bound))
+                    if bound >= incumbent.value * (1 - TOLERANCE):
+                        continue
+                    middle = _split(table, options, answer, low, high)
             for ends in ((low, middle), (middle, high)):
-                heapq.heappush(open_, (max(bound, bounds.root), *ends))
+                heapq.heappush(open_, (bound, *ends))
     return incumbent.value
+
+
+def _split(table: StageTable, options: Options, answer: Answer, low: float, high: float) -> float:
+    """Where to cut an interval: at the plan that HiGHS found, which then is below no chord."""
+    if answer.path:
+        at = hourly_price(table.problem, choices_of(options, answer.path))
+        if low * (1 + TOLERANCE) < at < high * (1 - TOLERANCE):
+            return at
+    return math.sqrt(low * high)
 
 
 def _least_seconds(problem: Problem, options: Options) -> float:
@@ -209,79 +250,3 @@ def _least_seconds(problem: Problem, options: Options) -> float:
     most = least_ways(options, options.M, bottleneck=True).whole
     ahead = least_ways(options, options.X, bottleneck=True).whole
     return max(e / m + (1 - 1 / m) * most, ahead)
-
-
-def make_bounds(
-    problem: Problem, options: Options, incumbent: Incumbent, low: float, high: float
-) -> Bounds | None:
-    """Bounds for plans of low ≤ C ≤ high that beat the incumbent; None if there are none."""
-    if not len(options):
-        return None
-    m = problem.micro_batches
-    longest = problem.longest_batch
-    price = 0.0
-    if incumbent.with_money:
-        longest = min(longest, incumbent.value / low)
-        price = m * incumbent.value / (low * high)
-    else:
-        longest = min(longest, incumbent.value)
-    meets = longest * (1 + 1e-12) >= options.ET
-
-    def ways(weight: Floats, bottleneck: bool = False) -> Ways:
-        return least_ways(options, np.where(meets, weight, np.inf), bottleneck=bottleneck)
-
-    most = ways(options.M, True)
-    drain = (1 - 1 / m) * most.whole if m > 1 else 0.0
-    if not math.isfinite(most.whole):
-        return None
-    target = m * (incumbent.value - drain)
-    if incumbent.with_money:
-        target = price * low + m * (incumbent.value / low - drain)
-    toll = _tolls(problem, options, np.where(meets, options.e + price * options.c, np.inf), target)
-    bounds = Bounds(
-        problem=problem,
-        low=low,
-        high=high,
-        price=price,
-        toll=toll,
-        meets=meets,
-        both=ways(options.e + price * options.c + toll[options.pool] * options.ranks),
-        e=ways(options.e),
-        c=ways(options.c),
-        M=most,
-        X=ways(options.X, True),
-        longest=longest,
-        with_money=incumbent.with_money,
-    )
-    if not math.isfinite(bounds.both.whole):
-        return None
-    return bounds if bounds.root < incumbent.value * (1 - RELATIVE_TOLERANCE) else None
-
-
-def _tolls(problem: Problem, options: Options, weight: Floats, target: float) -> Floats:
-    """Prices of ranks, per pool, for limits that stages share (Lagrange multipliers).
-
-    A path that pays μ per rank and gets μ · limit back weighs no more than it did if it keeps the
-    limit, so the lightest such path is still a bound, and a better one where limits bind. Found by
-    subgradient steps of Polyak's length towards `target`, which would rule the interval out.
-    """
-    limit = problem.pools.limit.astype(np.float64)
-    toll = np.zeros(options.num_pools)
-    best, best_toll = -math.inf, toll
-    for _ in range(TOLL_STEPS):
-        tolled = weight + toll[options.pool] * options.ranks
-        ways = least_ways(options, tolled)
-        value = ways.whole - float(toll @ limit)
-        if not math.isfinite(value):
-            break
-        if value > best:
-            best, best_toll = value, toll
-        path = shortest_path(options, tolled, ways)
-        over = np.bincount(options.pool[path], options.ranks[path], options.num_pools) - limit
-        slope = np.where((over > 0) | (toll > 0), over, 0.0)
-        if best >= target or not (over > 0).any() or not slope.any():
-            break
-        goal = target if math.isfinite(target) else 2 * abs(value) + 1e-9  # no plan known yet
-        step = max(goal - value, abs(value) * 1e-3) / float(slope @ slope)
-        toll = np.maximum(0.0, toll + step * slope)
-    return best_toll

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Plan
-from heterps_hpc.plan.cost import StageTable, to_plan
+from heterps_hpc.plan.cost import Choice, StageTable, to_plan
 from heterps_hpc.plan.exact import solve
 from heterps_hpc.plan.problem import Problem
 
 SECONDS_PER_QUESTION = 3.0
 MOST_FACTOR = 1024
+SNAPSHOTS = "copies of the tables for saves beside training (drop `every_steps`, `every_minutes`)"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,20 @@ class Remedy:
 
     def __str__(self) -> str:
         return f"{self.what}: {_number(self.now)} → {_number(self.needed)}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest plan that was found, and what no plan can exceed, in samples per second."""
+
+    samples_per_second: float
+    at_most: float
+    choices: tuple[Choice, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Whether the two are the same."""
+        return self.at_most <= self.samples_per_second * (1 + 1e-9)
 
 
 def refuse(problem: Problem) -> UserError:
@@ -45,7 +60,8 @@ def find_remedies(problem: Problem) -> list[Remedy]:
     remedies = []
     best = best_throughput(problem)
     if best is not None and problem.floor > 0:
-        below = float(np.floor(best)) if best >= 10 else best
+        rate = best.samples_per_second
+        below = float(np.floor(rate)) if rate >= 10 else rate
         remedies.append(Remedy("floor, samples/s", problem.floor, below))
     for index, name in enumerate(problem.pools.names):
         limit = _least_limit(problem, index)
@@ -57,14 +73,19 @@ def find_remedies(problem: Problem) -> list[Remedy]:
             if memory is not None:
                 now = float(problem.pools.memory[index]) / 1e9
                 remedies.append(Remedy(f"memory per rank of pool {name!r}, GB", now, memory))
+    if best is None and problem.snapshot_share and _answerable(problem.without_snapshots()):
+        remedies.append(Remedy(SNAPSHOTS, problem.snapshot_share, 0.0))
     return remedies
 
 
-def best_throughput(problem: Problem, seconds: float = SECONDS_PER_QUESTION) -> float | None:
-    """Samples per second of the fastest plan, whatever it costs; None if nothing fits."""
+def best_throughput(problem: Problem, seconds: float = SECONDS_PER_QUESTION) -> Best | None:
+    """The fastest plan, whatever it costs; None if nothing fits."""
     table = StageTable(problem.with_floor(0.0))
     solution = solve(table, objective="seconds", seconds=seconds)
-    return None if solution.choices is None else problem.batch_size / solution.value
+    if solution.choices is None:
+        return None
+    at_most = problem.batch_size / solution.bound if solution.bound > 0 else float("inf")
+    return Best(problem.batch_size / solution.value, at_most, solution.choices)
 
 
 def _answerable(problem: Problem) -> bool:
@@ -121,9 +142,10 @@ def frontier(problem: Problem, num_points: int = 8, seconds: float = 4.0) -> lis
     table = StageTable(problem.with_floor(0.0))
     first = to_plan(table, cheapest.choices, "exact")
     plans = [first]
-    for floor in np.geomspace(first.estimate.samples_per_second, best, num_points)[1:]:
+    slowest, fastest = first.estimate.samples_per_second, best.samples_per_second
+    for floor in np.geomspace(slowest, fastest, num_points)[1:]:
         asked = StageTable(problem.with_floor(float(floor) * (1 - 1e-9)))
-        solution = solve(asked, seconds=seconds / num_points)
+        solution = solve(asked, seconds=seconds / num_points, start=best.choices)
         if solution.choices is None:
             continue
         plan = to_plan(asked, solution.choices, "exact")
@@ -138,15 +160,6 @@ def next_floor(plan: Plan, points: list[Plan]) -> Plan | None:
     wanted = plan.estimate.samples_per_second * 1.1
     faster = [point for point in points if point.estimate.samples_per_second >= wanted]
     return min(faster, key=lambda point: point.estimate.money, default=None)
-
-
-def without_pool(problem: Problem, pool: int) -> Problem:
-    """The question with one pool closed, for runner-up plans."""
-    closed = problem.pools.memory.copy()
-    closed[pool] = 0.0
-    device = problem.pools.device_memory.copy()
-    device[pool] = 0.0
-    return replace(problem, pools=replace(problem.pools, memory=closed, device_memory=device))
 
 
 def _number(value: float) -> str:

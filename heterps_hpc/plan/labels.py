@@ -20,27 +20,12 @@ import numpy as np
 
 from heterps_hpc.plan.bounds import Bounds
 from heterps_hpc.plan.cost import Choice, StageTable, hourly_price, within_limits
+from heterps_hpc.plan.incumbent import Incumbent
 from heterps_hpc.plan.paths import Options
 from heterps_hpc.plan.problem import Floats, Ints, Problem
 
 TOLERANCE = 1e-9
 CHUNK = 2_000_000  # label × option products looked at in one go
-
-
-@dataclass
-class Incumbent:
-    """The best valid plan so far; `value` is T · C, or T where money does not matter."""
-
-    problem: Problem
-    with_money: bool
-    value: float = float("inf")
-    choices: tuple[Choice, ...] | None = None
-
-    def offer(self, seconds: float, per_hour: float, choices: tuple[Choice, ...]) -> None:
-        """Keep the plan if it is better."""
-        value = seconds * per_hour if self.with_money else seconds
-        if value < self.value:
-            self.value, self.choices = value, choices
 
 
 @dataclass
@@ -62,6 +47,12 @@ class Outcome(Enum):
     TOO_MANY = "too many labels"
 
 
+def promising(options: Options, bounds: Bounds, incumbent: Incumbent) -> Ints:
+    """Options that may be part of a plan of the interval that beats the best so far."""
+    keep = bounds.meets & (bounds.of_options(options) < incumbent.value * (1 - TOLERANCE))
+    return np.flatnonzero(keep)
+
+
 def search_labels(
     table: StageTable,
     options: Options,
@@ -69,18 +60,18 @@ def search_labels(
     incumbent: Incumbent,
     deadline: float,
     most_products: float,
+    most_coupled: float = float("inf"),
 ) -> Outcome:
     """Improve the incumbent to the best plan of the interval.
 
-    Gives up when more than `most_products` pairs of a label and an option would be looked at.
+    Gives up when more than `most_products` pairs of a label and an option would be looked at, or
+    more than `most_coupled` once stages share a limit, which makes labels hard to compare.
     """
-    keep = bounds.meets & (bounds.of_options(options) < incumbent.value * (1 - TOLERANCE))
-    picked = np.flatnonzero(keep)
+    picked = promising(options, bounds, incumbent)
     watched: list[int] = []
     while True:
-        search = _Search(
-            table, options, picked, bounds, incumbent, watched, deadline, most_products
-        )
+        most = min(most_products, most_coupled) if watched else most_products
+        search = _Search(table, options, picked, bounds, incumbent, watched, deadline, most)
         broken = search.run()
         if isinstance(broken, Outcome):
             return broken

@@ -13,9 +13,11 @@ from heterps_hpc.layout import Layout, Plan, bind_plan
 from heterps_hpc.model import Model
 from heterps_hpc.plan.cost import StageTable, to_plan
 from heterps_hpc.plan.exact import Solution, solve
-from heterps_hpc.plan.explain import best_throughput, frontier, refuse
+from heterps_hpc.plan.explain import Best, best_throughput, frontier, refuse
+from heterps_hpc.plan.memory import MemoryUse, memory_of
 from heterps_hpc.plan.output import show
 from heterps_hpc.plan.problem import Problem, problem_of_job
+from heterps_hpc.plan.runners import RunnerUp, runners_up
 from heterps_hpc.plan.schedulers import CHEAP, SCHEDULERS, scheduler
 from heterps_hpc.plan.search import Budget, Found
 from heterps_hpc.profile import Profile
@@ -42,11 +44,16 @@ class PlanningResult(Value):
 
     version: int = 1
     plan: Plan
+    memory: tuple[MemoryUse, ...] = ()  # of one rank, by stage of the plan
     alternatives: tuple[Plan, ...] = ()
+    runners_up: tuple[RunnerUp, ...] = ()
     frontier: tuple[Plan, ...] = ()
     learning_curve: tuple[CurvePoint, ...] = ()
     floor: float  # samples per second that were asked for
     best: float | None = None  # samples per second of the fastest plan, if it was needed
+    best_is_found: bool = False  # `best` is the fastest plan found: a faster one was not ruled out
+    best_at_most: float | None = None  # what is proven of the fastest plan then
+    epochs: int | None = None  # if the job counts them
     num_placements: int
     scheduler_seconds: float
     estimated_pools: tuple[str, ...] = ()
@@ -60,14 +67,10 @@ def make_plan(
     decide = scheduler(job.plan.scheduler)
     profile.check_model(model)
     problem = problem_of_job(profile, cluster, job, num_samples)
-    best = None
-    if job.goal.min_fraction_of_best is not None:
-        best = best_throughput(problem, EXACT_SECONDS / 2)
-        if best is None:
-            raise refuse(problem)
-        problem = problem.with_floor(best * job.goal.min_fraction_of_best * (1 - 1e-9))
+    problem, best = _with_goal(problem, job)
     table = StageTable(problem)
-    optimum = solve(table, seconds=EXACT_SECONDS)
+    start = None if best is None else best.choices
+    optimum = solve(table, seconds=EXACT_SECONDS, start=start)
     if optimum.choices is None:
         raise _no_plan(problem, optimum)
     known = optimum.value if optimum.proven else None
@@ -82,20 +85,52 @@ def make_plan(
             f"scheduler {name!r} found no plan that reaches {problem.floor:,.0f} samples/s; use "
             "'rl' or 'exact', which find one if there is any"
         )
+    return _result(job, profile, table, name, found, optimum, best, budget)
+
+
+def _with_goal(problem: Problem, job: Job) -> tuple[Problem, Best | None]:
+    """The question with its floor; a fraction of the best needs the best first."""
+    if job.goal.min_fraction_of_best is None:
+        return problem, None
+    best = best_throughput(problem, EXACT_SECONDS / 2)
+    if best is None:
+        raise refuse(problem)
+    floor = best.samples_per_second * job.goal.min_fraction_of_best
+    return problem.with_floor(floor * (1 - 1e-9)), best
+
+
+def _result(
+    job: Job,
+    profile: Profile,
+    table: StageTable,
+    name: str,
+    found: Found,
+    optimum: Solution,
+    best: Best | None,
+    budget: Budget,
+) -> PlanningResult:
+    """Everything there is to say about the plan that was found."""
+    assert found.choices is not None
+    problem = table.problem
     rivals = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
     return PlanningResult(
         plan=certified(table, found, name, optimum),
+        memory=memory_of(table, found.choices),
         alternatives=tuple(
             certified(table, rival, rule, optimum)
             for rule, rival in rivals.items()
             if rival.choices is not None and rule != name
         ),
+        runners_up=tuple(runners_up(table, found.choices)),
         frontier=tuple(frontier(problem)),
         learning_curve=tuple(
             CurvePoint(seconds=s, placements=n, money=m) for s, n, m in found.curve
         ),
         floor=problem.floor,
-        best=best,
+        best=None if best is None else best.samples_per_second,
+        best_is_found=best is not None and not best.proven,
+        best_at_most=best.at_most if best is not None and math.isfinite(best.at_most) else None,
+        epochs=job.train.epochs if job.train.steps is None else None,
         num_placements=found.num_placements,
         scheduler_seconds=found.seconds,
         estimated_pools=tuple(profile.estimated_pools),

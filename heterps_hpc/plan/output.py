@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.plan.explain import next_floor
+from heterps_hpc.plan.memory import MemoryUse
 
 if TYPE_CHECKING:
     from heterps_hpc.plan.make import PlanningResult
@@ -17,14 +19,16 @@ if TYPE_CHECKING:
 def show(result: PlanningResult, layout: Layout, console: Console | None = None) -> None:
     """Print the stages, the money, the rivals and the frontier."""
     console = console or Console()
-    console.print(stage_table(result.plan, layout))
+    console.print(stage_table(result.plan, layout, result.memory))
     for line in summary_lines(result):
         console.print(line, highlight=False)
+    if result.runners_up:
+        console.print(runner_table(result))
     console.print(comparison_table(result))
 
 
-def stage_table(plan: Plan, layout: Layout) -> Table:
-    """One line per stage: where, how many ranks, seconds per batch, which one binds."""
+def stage_table(plan: Plan, layout: Layout, memory: Sequence[MemoryUse]) -> Table:
+    """One line per stage: where, how many ranks, seconds per batch, memory, which one binds."""
     table = Table(title=f"plan by {plan.scheduler}", title_justify="left")
     for name, justify in (
         ("stage", "right"),
@@ -35,6 +39,7 @@ def stage_table(plan: Plan, layout: Layout) -> Table:
         ("computing s", "right"),
         ("moving s", "right"),
         ("stage s", "right"),
+        ("GB per rank", "right"),
         ("", "left"),
     ):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
@@ -50,9 +55,21 @@ def stage_table(plan: Plan, layout: Layout) -> Table:
             f"{times.compute_seconds:.4g}",
             f"{times.move_seconds:.4g}",
             f"{times.seconds:.4g}",
+            gigabytes(memory[index]),
             "◀ binds" if index == plan.estimate.binding_stage else "",
         )
     return table
+
+
+def gigabytes(use: MemoryUse) -> str:
+    """Host memory of a rank and its limit; the part for snapshots is named, a device is added."""
+    text = f"{use.host / 1e9:.3g} of {use.limit / 1e9:.3g}"
+    if use.snapshot > 0:
+        text += f" (snapshot {use.snapshot / 1e9:.3g})"
+    if use.dense_on_device:
+        room = "?" if use.device_limit is None else f"{use.device_limit / 1e9:.3g}"
+        text += f", device {use.dense / 1e9:.3g} of {room}"
+    return text
 
 
 def money_line(plan: Plan) -> str:
@@ -69,12 +86,20 @@ def summary_lines(result: PlanningResult) -> list[str]:
     """The figures of the whole plan, in a few lines."""
     plan, estimate = result.plan, result.plan.estimate
     per_million = estimate.money_per_hour / 3600 / estimate.samples_per_second * 1e6
+    per_epoch = f"{dollars(estimate.money / result.epochs)}/epoch · " if result.epochs else ""
     lines = [
         money_line(plan),
         f"{estimate.samples_per_second:,.0f} samples/s (floor {result.floor:,.0f}) · "
         f"{estimate.seconds_per_batch:.4g} s per batch · {estimate.hours:.3g} h",
-        f"{dollars(estimate.money_per_hour)}/hour · {dollars(per_million)}/million samples",
+        f"{dollars(estimate.money_per_hour)}/hour · {per_epoch}"
+        f"{dollars(per_million)}/million samples",
     ]
+    if result.best is not None and result.best_is_found:
+        most = f"{result.best_at_most:,.0f}" if result.best_at_most else "not bounded"
+        lines.append(
+            f"bound: the floor is a fraction of {result.best:,.0f} samples/s, the fastest plan "
+            f"found in time; what the pools can do at most is {most}"
+        )
     if estimate.from_data_sheet:
         names = ", ".join(result.estimated_pools)
         lines.append(f"estimated: pools {names} are described by data sheets, not measured")
@@ -85,6 +110,32 @@ def summary_lines(result: PlanningResult) -> list[str]:
             f"{dollars(faster.estimate.money)}"
         )
     return lines
+
+
+def runner_table(result: PlanningResult) -> Table:
+    """The next best plans, what they cost, and why they lose."""
+    table = Table(title="runner-up plans", title_justify="left")
+    for name in ("plan", "money", "more", "stages", "why it loses"):
+        table.add_column(name, justify="right" if name in ("money", "more") else "left")
+    money = result.plan.estimate.money
+    for runner in result.runners_up:
+        more = f"{runner.plan.estimate.money / money - 1:+.1%}".replace("%", " %")
+        unproven = " (not proven best)" if runner.plan.gap_is_bound else ""
+        table.add_row(
+            runner.what + unproven,
+            dollars(runner.plan.estimate.money),
+            more,
+            stages_line(runner.plan),
+            runner.loses,
+        )
+    return table
+
+
+def stages_line(plan: Plan) -> str:
+    """`cpu×8 (1) → gpu×2 (15)`: pool, ranks, and in brackets the number of layers."""
+    return " → ".join(
+        f"{stage.pool}×{stage.num_ranks} ({len(stage.layers)})" for stage in plan.stages
+    )
 
 
 def comparison_table(result: PlanningResult) -> Table:
@@ -102,7 +153,7 @@ def comparison_table(result: PlanningResult) -> Table:
             f"{estimate.money_per_hour:.4g}",
             dollars(estimate.money),
             "" if plan.gap is None else f"{plan.gap:.1%}",
-            " → ".join(f"{stage.pool}×{stage.num_ranks}" for stage in plan.stages),
+            stages_line(plan),
         )
     return table
 

@@ -22,6 +22,9 @@ Bools = NDArray[np.bool_]
 UNKNOWN_LINK_LATENCY_SECONDS = 30e-6
 UNKNOWN_LINK_BYTES_PER_SECOND = 1.25e9
 OPTIMIZER_COPIES = 4  # a dense parameter with its gradient and two moments
+# Copy on write goes by blocks of 24 KiB, and a batch of ordinary size touches a row of nearly every
+# block before the writer has passed it: the plan reserves the worst case, all rows once more.
+WORST_SNAPSHOT = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,7 @@ class Problem:
     num_batches: float
     floor: float  # samples per second; 0 = none
     hot_bytes: float = math.inf  # what a rank keeps of its tables in memory
+    snapshot_share: float = 0.0  # of that, what a save beside training may copy
 
     @property
     def num_layers(self) -> int:
@@ -100,6 +104,16 @@ class Problem:
         """The same question with other pool limits."""
         return replace(self, pools=replace(self.pools, limit=limit))
 
+    def without_snapshots(self) -> Problem:
+        """The same question if nothing is saved while training goes on."""
+        return replace(self, snapshot_share=0.0)
+
+    def without_pool(self, pool: int) -> Problem:
+        """The same question with one pool closed."""
+        memory, device = self.pools.memory.copy(), self.pools.device_memory.copy()
+        memory[pool] = device[pool] = -1.0
+        return replace(self, pools=replace(self.pools, memory=memory, device_memory=device))
+
     def with_memory(self, memory: Floats) -> Problem:
         """The same question with other memory per rank."""
         return replace(self, pools=replace(self.pools, memory=memory))
@@ -115,6 +129,7 @@ def make_problem(
     staleness: int = 1,
     floor: float = 0.0,
     hot_bytes: float | None = None,
+    snapshot_share: float = 0.0,
 ) -> Problem:
     """Gather what the profile and the cluster say; `num_samples` counts all epochs."""
     if not math.isfinite(num_samples) or num_samples <= 0:
@@ -130,6 +145,7 @@ def make_problem(
         num_batches=num_samples / batch_size,
         floor=floor,
         hot_bytes=math.inf if hot_bytes is None else float(hot_bytes),
+        snapshot_share=snapshot_share,
     )
 
 
@@ -148,7 +164,13 @@ def problem_of_job(profile: Profile, cluster: Cluster, job: Job, num_samples: fl
         staleness=train.staleness,
         floor=job.goal.min_samples_per_second or 0.0,
         hot_bytes=train.tables.hot_bytes,
+        snapshot_share=WORST_SNAPSHOT if saves_beside_training(job) else 0.0,
     )
+
+
+def saves_beside_training(job: Job) -> bool:
+    """Whether saves are written while ranks go on: at the end and at a stop signal they wait."""
+    return job.checkpoint.every_steps is not None or job.checkpoint.every_minutes is not None
 
 
 def _layer_arrays(profile: Profile, cluster: Cluster, batch_size: int) -> LayerArrays:

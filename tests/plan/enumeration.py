@@ -79,4 +79,4 @@ def fits(problem: Problem, stage: PlainStage) -> bool:
     tables = min(problem.layers.table_bytes[own].sum() / k, problem.hot_bytes)
     dense = OPTIMIZER_COPIES * problem.layers.weight_bytes[own].sum()
     dense += 2 * problem.layers.activation_bytes[own].sum() / k / problem.micro_batches
-    return bool(tables + dense <= problem.pools.memory[t])
+    return bool((1 + problem.snapshot_share) * tables + dense <= problem.pools.memory[t])

@@ -122,4 +122,5 @@ def random_problem(
         staleness=int(rng.integers(0, 2)),
         floor=floor,
         hot_bytes=None if rng.random() < 0.7 else 3e8,
+        snapshot_share=float(rng.choice([0.0, 0.0, 1.0])),
     )
