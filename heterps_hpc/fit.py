@@ -21,8 +21,11 @@ def fit_profile(
     fixed: list[PoolTiming] = []
     for name in pools:
         mine = sorted((r for r in runs if r.pool == name), key=lambda run: run.num_ranks)
-        timings += [_fit_layer(layer.name, mine) for layer in first.layers]
-        fixed.append(_fit_pool(cluster.pool(name), mine))
+        most = max(run.node_ranks for run in mine)
+        alone = next((run for run in mine if run.node_ranks == 1 < most), None)
+        full = [run for run in mine if run is not alone] or mine
+        timings += [_fit_layer(layer.name, full) for layer in first.layers]
+        fixed.append(_fit_pool(cluster.pool(name), full, alone, most))
     return Profile(
         model=first.model,
         model_fingerprint=first.model_fingerprint,
@@ -71,9 +74,11 @@ def _fit_layer(layer: str, runs: Sequence[Measured]) -> Timing:
     )
 
 
-def _fit_pool(pool: Pool, runs: Sequence[Measured]) -> PoolTiming:
-    """What a rank pays whatever its layers, and what summing gradients costs."""
-    alone = runs[0]
+def _fit_pool(
+    pool: Pool, runs: Sequence[Measured], alone: Measured | None, full_node_ranks: int
+) -> PoolTiming:
+    """What a rank pays whatever its layers, what summing gradients costs, and what company does."""
+    first = runs[0]
     several = [run for run in runs if run.num_ranks > 1]
     per_byte = latency = None
     if several:
@@ -86,11 +91,20 @@ def _fit_pool(pool: Pool, runs: Sequence[Measured]) -> PoolTiming:
         per_byte = max(seconds - 2 * (k - 1) * latency, 0.0) / max(volume, 1.0)
     return PoolTiming(
         pool=pool.name,
-        batch_seconds=alone.unattributed_seconds,
+        batch_seconds=first.unattributed_seconds,
         reduce_seconds_per_byte=per_byte,
         reduce_latency_seconds=latency,
         overlap=0.0 if pool.device == "cpu" else 1.0,  # a CPU rank packs and sends by itself
+        full_node_ranks=full_node_ranks,
+        alone=_relief(alone, first),
     )
+
+
+def _relief(alone: Measured | None, full: Measured) -> float:
+    """Seconds of one rank alone on its node, relative to one rank of a full node."""
+    if alone is None or full.num_ranks != 1 or full.step_seconds <= 0:
+        return 1.0
+    return min(1.0, alone.step_seconds / full.step_seconds)
 
 
 def _links(cluster: Cluster, runs: Sequence[Measured], one_machine: bool) -> list[Link]:

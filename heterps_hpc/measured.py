@@ -28,6 +28,7 @@ class Measured(Value):
     version: Literal[1] = 1
     pool: str
     num_ranks: Positive
+    node_ranks: Positive = 1  # that were at work on the node, in further groups of k
     batch_size: Positive
     micro_batches: Positive
     model: str

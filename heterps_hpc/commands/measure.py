@@ -40,14 +40,15 @@ def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> P
             runs += [run.model_copy(update={"pool": pool.name}) for run in twins]
             notes.append(f"pool {pool.name} is the same cores as {twin.pool}: measured once")
             continue
-        for num_ranks in rank_counts(job, pool, on):
+        for num_ranks, started in starts(job, pool, on):
             began = time.monotonic()
-            runs.append(_measure_pool(job, cluster, model, pool, num_ranks, run_dir, on))
+            runs.append(_measure_pool(job, cluster, model, pool, num_ranks, started, run_dir, on))
             log.info(
-                "measured pool %s with %d rank%s in %.0f s: %.0f samples/s",
+                "measured pool %s with %d rank%s%s in %.0f s: %.0f samples/s",
                 pool.name,
                 num_ranks,
                 "" if num_ranks == 1 else "s",
+                f" of {started} busy ones" if started > num_ranks else "",
                 time.monotonic() - began,
                 job.train.batch_size / max(runs[-1].step_seconds, 1e-9),
             )
@@ -84,24 +85,37 @@ def rank_counts(job: Job, pool: Pool, on: str) -> list[int]:
     return sorted({min(count, most) for count in job.measure.rank_counts})
 
 
+def starts(job: Job, pool: Pool, on: str) -> list[tuple[int, int]]:
+    """(k, ranks to start): on a full node for every k, and one rank alone if that is another case.
+
+    Ranks of one node share memory bandwidth and clock rates, so a rank that has a node for itself
+    is faster than its figures on a full node say.
+    """
+    counts = [
+        (num_ranks, full_node(pool, num_ranks, on)) for num_ranks in rank_counts(job, pool, on)
+    ]
+    return counts if (1, 1) in counts else [(1, 1), *counts]
+
+
 def _measure_pool(
     job: Job,
     cluster: Cluster,
     model: Model,
     pool: Pool,
     num_ranks: int,
+    started: int,
     run_dir: RunDir,
     on: str,
 ) -> Measured:
     index = [each.name for each in cluster.pools].index(pool.name)
-    directory = RunDir(run_dir.path / "measure" / f"pool{index}-ranks{num_ranks}").create()
+    name = f"pool{index}-ranks{num_ranks}of{started}"
+    directory = RunDir(run_dir.path / "measure" / name).create()
     short = _short_job(job)
     short.save(directory.job)
     cluster.save(directory.cluster)
     _one_stage(short, cluster, model, pool, num_ranks).save(directory.layout)
     output = directory.path / "measured.json"
     output.unlink(missing_ok=True)
-    started = full_node(pool, num_ranks, on)
     layout = _one_stage(short, _roomy(cluster, pool, started), model, pool, started)
     code = _start(short, cluster, layout, directory, on)
     if code != ExitCode.DONE or not output.exists():

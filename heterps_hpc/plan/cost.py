@@ -2,7 +2,7 @@
 
 For stage i on a pool with k ranks (numbers in brackets are the paper's equations):
 
-    CT_i = Σ OCT · (1 − α + α/k) + F                                   (1) computing
+    CT_i = (Σ OCT · (1 − α + α/k) + F) · relief(k)                     (1) computing
     DT_i = Σ ODT · (1 − β + β/k) + cut/k + deal·(k−1)/k² + reduce(k)   (2) moving data
     ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)           (3) overlapped
     T    = Σ ET_i/m + (1 − 1/m) · max ET_i                             (4) seconds per batch
@@ -12,6 +12,7 @@ What the paper does not have, all functions of one stage and its k, so that the 
 carry them:
 
     F       what a rank pays per batch and micro-batch whatever its layers
+    relief  k ranks that do not fill a node have more of its memory bandwidth and clock rate each
     cut     bytes of the tensors that enter and leave the stage, forward and back, over the port
     deal    pooled rows that go from shards to replicas within the stage, over the inner link
     reduce  2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
@@ -119,7 +120,16 @@ class StageTable:
         serial = self._sums(layers.OCT * (1 - layers.alpha))
         parallel = self._sums(layers.OCT * layers.alpha)
         fixed = self.problem.pools.fixed_seconds
-        return np.asarray((serial + fixed)[:, :, None] + parallel[:, :, None] / k)
+        full_node = (serial + fixed)[:, :, None] + parallel[:, :, None] / k
+        return np.asarray(full_node * self.relief)
+
+    @cached_property
+    def relief(self) -> Floats:
+        """Seconds of k ranks on a node relative to those of a full one, [P, K]; linear in k."""
+        pools = self.problem.pools
+        others = np.maximum(pools.full_node_ranks - 1, 1)[:, None]
+        empty = np.clip(pools.full_node_ranks[:, None] - self.ranks, 0, others) / others
+        return np.asarray(1 - (1 - pools.alone)[:, None] * empty)
 
     @cached_property
     def DT(self) -> Floats:

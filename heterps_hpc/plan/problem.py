@@ -40,6 +40,8 @@ class PoolArrays:
     is_cpu: Bools
     fixed_seconds: Floats  # per batch and rank
     overlap: Floats
+    full_node_ranks: Ints  # times are those of a node with so many busy ranks
+    alone: Floats  # a rank alone on its node needs this share of them
     port_latency: Floats  # to the other pools
     port_seconds_per_byte: Floats
     inner_latency: Floats  # within the pool
@@ -232,6 +234,8 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
             [f.batch_seconds + micro_batches * f.micro_batch_seconds for f in fixed]
         ),
         overlap=floats([f.overlap for f in fixed]),
+        full_node_ranks=np.array([f.full_node_ranks for f in fixed]),
+        alone=floats([f.alone for f in fixed]),
         port_latency=floats([port[0] for port in ports]),
         port_seconds_per_byte=floats([port[1] for port in ports]),
         inner_latency=floats([link[0] for link in inner]),

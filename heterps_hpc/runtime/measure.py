@@ -3,7 +3,7 @@
     mpirun -n N python -m mpi4py -m heterps_hpc.runtime.measure RUN_DIR
 
 RUN_DIR holds a job and a layout of one stage with k ranks. If more ranks than k are started, they
-form further groups that do the same at the same time, so that figures are those of a full node:
+form further groups that do the same at the same time, so that figures are those of a busy node:
 memory bandwidth and clock rates are shared there. Rank 0 writes measured.json.
 """
 
@@ -105,6 +105,8 @@ def measure(world: MPI.Intracomm, run_dir: RunDir) -> None:
             "batches; measure again"
         )
     found = _summarise(trainer, layout, job, links)
+    on_node = world.Split_type(MPI.COMM_TYPE_SHARED).size
+    found = found.model_copy(update={"node_ranks": on_node})
     everyone = world.gather(found if group.rank == 0 else None, root=0)
     if everyone is not None:
         groups = [item for item in everyone if item is not None]

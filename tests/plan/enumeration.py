@@ -57,6 +57,9 @@ def stage_seconds(problem: Problem, stage: PlainStage) -> float:
         ct += layers.OCT[i, t] * (1 - layers.alpha[i, t] + layers.alpha[i, t] / k)
         dt += layers.ODT[i, t] * (1 - layers.beta[i, t] + layers.beta[i, t] / k)
         weights += layers.weight_bytes[i]
+    if k < pools.full_node_ranks[t]:
+        empty = (pools.full_node_ranks[t] - k) / (pools.full_node_ranks[t] - 1)
+        ct *= 1 - (1 - pools.alone[t]) * empty
     for writer, readers, size in layers.tensors:
         inside = first <= writer <= last
         reads = any(first <= r <= last for r in readers)

@@ -74,6 +74,8 @@ def random_profile(
                 pool=pool,
                 batch_seconds=float(rng.uniform(0, 1e-3)),
                 overlap=float(rng.choice([0.0, 0.5, 1.0])),
+                full_node_ranks=int(rng.integers(1, 5)),
+                alone=float(rng.uniform(0.6, 1.0)),
             )
             for pool in pools
         ),

@@ -1,0 +1,86 @@
+"""From measured seconds to a profile: what is known must come out again."""
+
+import pytest
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.commands.measure import starts
+from heterps_hpc.config import Job
+from heterps_hpc.fit import amdahl, fit_profile
+from heterps_hpc.measured import LinkTime, Measured
+from heterps_hpc.profile import LayerFacts, PoolTiming
+
+CLUSTER = Cluster.parse(
+    {"pools": [{"name": "cpu", "price_per_hour": 1, "cores_per_node": 4, "max_nodes": 2}]}, "test"
+)
+LAYERS = (LayerFacts(name="fc", kind="linear", weight_bytes_total=1e6),)
+
+
+def measured(num_ranks: int, node_ranks: int, seconds: float) -> Measured:
+    """One start: nine tenths of a step in the only layer, the rest nobody's."""
+    return Measured(
+        pool="cpu",
+        num_ranks=num_ranks,
+        node_ranks=node_ranks,
+        batch_size=128,
+        micro_batches=1,
+        model="m",
+        model_fingerprint="f",
+        layers=LAYERS,
+        tensors=(),
+        tables=(),
+        layer_seconds={"fc": 0.9 * seconds},
+        phase_seconds={},
+        least_phase_seconds={},
+        step_seconds=seconds,
+        link=LinkTime(latency_seconds=1e-6, bytes_per_second=1e9) if num_ranks > 1 else None,
+    )
+
+
+def pool_of(*runs: Measured) -> PoolTiming:
+    return fit_profile(CLUSTER, runs, [], one_machine=True).pool("cpu")
+
+
+def test_amdahl_finds_what_made_the_times() -> None:
+    counts = [1, 2, 4]
+    total, alpha, residual = amdahl(counts, [3.0 * (0.2 + 0.8 / k) for k in counts])
+    assert total == pytest.approx(3.0)
+    assert alpha == pytest.approx(0.8)
+    assert residual == pytest.approx(0.0, abs=1e-12)
+
+
+def test_amdahl_of_one_point_assumes_that_all_is_shared() -> None:
+    assert amdahl([2], [1.5]) == (1.5, 1.0, None)
+
+
+def test_times_are_those_of_a_full_node_and_one_rank_alone_is_faster() -> None:
+    runs = [measured(1, 1, 0.6), measured(1, 4, 1.0), measured(2, 4, 0.5)]
+    profile = fit_profile(CLUSTER, runs, [], one_machine=True)
+    timing = profile.timing("fc", "cpu")
+    assert timing.compute_seconds == pytest.approx(0.9)
+    assert timing.compute_parallel == pytest.approx(1.0)
+    assert profile.pool("cpu").full_node_ranks == 4
+    assert profile.pool("cpu").alone == pytest.approx(0.6)
+
+
+def test_a_node_of_one_rank_has_no_relief() -> None:
+    pool = pool_of(measured(1, 1, 1.0), measured(2, 1, 0.5))
+    assert (pool.full_node_ranks, pool.alone) == (1, 1.0)
+
+
+def test_noise_never_makes_company_helpful() -> None:
+    assert pool_of(measured(1, 1, 1.1), measured(1, 4, 1.0)).alone == 1.0
+
+
+def test_one_rank_alone_is_measured_beside_full_nodes() -> None:
+    job = Job.parse(
+        {
+            "name": "j",
+            "model": {"name": "ctrdnn"},
+            "data": {"train": "d"},
+            "train": {"batch_size": 8},
+        },
+        "test",
+    )
+    assert starts(job, CLUSTER.pools[0], "slurm") == [(1, 1), (1, 4), (2, 4)]
+    single = CLUSTER.pools[0].model_copy(update={"cores_per_node": 1})
+    assert starts(job, single, "slurm") == [(1, 1), (2, 2)]
