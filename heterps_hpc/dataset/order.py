@@ -29,6 +29,7 @@ from heterps_hpc.errors import UserError
 Int64s = NDArray[np.int64]
 
 WINDOW_ROWS = 131_072
+_ROWS_IN_ORDER = 8192
 _BLOCKS, _ROWS = 1, 2  # what a seed is for
 
 
@@ -114,9 +115,9 @@ class Order:
         manifest = dataset.manifest
         self.blocks_per_window = max(1, window_rows // manifest.block_rows)
         if not shuffle and manifest.compression == "none":
-            # nothing to mix, and no larger chunk to gain by: what is read stays in the cache
-            blocks_per_batch = -(-batch_size // manifest.block_rows)
-            self.blocks_per_window = min(self.blocks_per_window, blocks_per_batch)
+            # nothing to mix; small windows stay in the cache
+            rows = max(batch_size, _ROWS_IN_ORDER)
+            self.blocks_per_window = min(self.blocks_per_window, -(-rows // manifest.block_rows))
 
     def batch_rows(self, index: int) -> int:
         """Rows of a batch; only the last may be short."""

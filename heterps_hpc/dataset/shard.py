@@ -83,7 +83,13 @@ class ShardWriter:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._sink = Sink(self._partial)
-            self._file = h5py.File(self._sink, "w", libver=shardfile.LIBVER)
+            self._file = h5py.File(
+                self._sink,
+                "w",
+                libver=shardfile.LIBVER,
+                alignment_threshold=shardfile.PAGE_BYTES,
+                alignment_interval=shardfile.PAGE_BYTES,
+            )
             self._datasets = {column.path: self._create(column) for column in self._columns}
 
     def _create(self, column: shardfile.Column) -> Any:
@@ -119,27 +125,51 @@ class ShardWriter:
             self._sink.check()
 
     def _write(self, rows: Rows) -> None:
-        for path, data in (
-            ("labels", rows.labels),
-            ("dense", rows.dense),
-            ("weight", rows.weight),
-            ("group", rows.group),
-        ):
-            if data is not None:
-                self._extend(path, data)
+        narrow: dict[str, NDArray[Any] | None] = {
+            "labels": rows.labels,
+            "dense": rows.dense,
+            "weight": rows.weight,
+            "group": rows.group,
+        }
+        for name, keys in rows.slots.items():
+            if keys.offsets is None:
+                narrow[f"slots/{name}/keys"] = keys.keys
+            else:
+                narrow[f"slots/{name}/lengths"] = np.diff(keys.offsets).astype(np.uint32)
+        self._extend_rows({path: data for path, data in narrow.items() if data is not None})
         if rows.labels is not None:
             self.stats.label_sums += rows.labels.sum(axis=0, dtype=np.float64)
         bits = random_bits(self._row_seed, self._rows_written, rows.num_rows)
         self._rows_written += rows.num_rows
         for name, keys in rows.slots.items():
-            self._extend(f"slots/{name}/keys", keys.keys)
             if keys.offsets is not None:
-                self._extend_lengths(name, keys.offsets)
+                self._extend(f"slots/{name}/keys", keys.keys)
+                self._extend_starts(name, keys.offsets)
             if keys.weights is not None:
                 self._extend(f"slots/{name}/weights", keys.weights)
             self.stats.cardinality[name].add(keys.keys)
             self.stats.samples[name].add(keys.keys, bits if keys.offsets is None else None)
             self.stats.num_keys[name] += len(keys.keys)
+
+    def _extend_rows(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Append to columns of one item per row, block by block: a reader that wants several of
+        them finds their chunks side by side."""
+        if self.options.compression != "none":
+            for path, data in columns.items():
+                self._extend(path, data)
+            return
+        step, first = self.options.block_rows, self._rows_written
+        for path, data in columns.items():
+            self._datasets[path].resize(first + len(data), axis=0)
+            self._note(path, data)
+        num_rows = len(next(iter(columns.values()), ()))
+        for low in range(0, num_rows, step):
+            for path, data in columns.items():
+                chunk = data[low : low + step]
+                if len(chunk) < step:
+                    chunk = np.concatenate([chunk, np.zeros_like(data, shape=_rest(chunk, step))])
+                place = (first + low, *(0 for _ in data.shape[1:]))
+                self._datasets[path].id.write_direct_chunk(place, chunk)
 
     def _extend(self, path: str, data: NDArray[Any]) -> None:
         dataset = self._datasets[path]
@@ -147,12 +177,13 @@ class ShardWriter:
         dataset.resize(old + len(data), axis=0)
         if len(data):
             dataset[old:] = data
-            self._hashes[path].update(np.ascontiguousarray(data).data)
-            self.stats.raw_bytes += data.nbytes
+        self._note(path, data)
 
-    def _extend_lengths(self, name: str, offsets: NDArray[np.int64]) -> None:
-        lengths = np.diff(offsets)
-        self._extend(f"slots/{name}/lengths", lengths.astype(np.uint32))
+    def _note(self, path: str, data: NDArray[Any]) -> None:
+        self._hashes[path].update(np.ascontiguousarray(data).data)
+        self.stats.raw_bytes += data.nbytes
+
+    def _extend_starts(self, name: str, offsets: NDArray[np.int64]) -> None:
         step = self.options.block_rows
         ends = [*offsets[step::step].tolist()]
         if (len(offsets) - 1) % step:
@@ -216,6 +247,11 @@ class ShardWriter:
     ) -> None:
         if self._file.id:
             self.abort()
+
+
+def _rest(chunk: NDArray[Any], step: int) -> tuple[int, ...]:
+    """The shape of what a chunk lacks."""
+    return (step - len(chunk), *chunk.shape[1:])
 
 
 def settle(partial: Path, final: Path) -> FileSpec:

@@ -25,6 +25,8 @@ from heterps_hpc.dataset.manifest import Compression, Schema
 
 # HDF5 1.10 and later read it, and chunks of a growing column are found without a B-tree.
 LIBVER = ("v110", "v110")
+# Chunks begin on pages: copying out of the page cache is then at its fastest (see recycler.py).
+PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)

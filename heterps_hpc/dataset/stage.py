@@ -1,16 +1,14 @@
-"""One window in memory: its blocks column by column, as they lie in the files, read bit by bit.
+"""One window in memory: its blocks column by column, as they lie in the files.
 
-The reader fills the stage of the next window while it hands out the batches of the current one,
-so that a new window does not hold training up. In order the columns themselves are handed out;
-otherwise each batch is a copy of the rows that were picked for it.
+In order the columns themselves are handed out. Otherwise narrow columns are put in order when
+they are read, and keys of slots with many of them are picked batch by batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,44 +24,70 @@ from heterps_hpc.dataset.shardfile import Column
 from heterps_hpc.dataset.storage import Storage
 from heterps_hpc.errors import UserError
 
+_KEY = np.dtype(np.uint64)
+
 
 @dataclass(frozen=True)
-class SlotColumns:
-    """Where a slot is: its keys; their numbers, if a sample has many; their weights, if any."""
+class ManyColumns:
+    """Where a slot of many keys per sample is: the keys, their numbers and, maybe, weights."""
 
     name: str
     keys: Column
-    lengths: Column | None
+    lengths: Column
     weights: Column | None
-
-    @classmethod
-    def of(cls, slot: SlotSpec) -> SlotColumns:
-        """The columns of a slot."""
-        return cls(
-            slot.name,
-            shardfile.keys_column(slot.name, slot.kind),
-            shardfile.lengths_column(slot.name) if slot.kind == "many" else None,
-            shardfile.weights_column(slot.name) if slot.weighted else None,
-        )
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The columns of a reader: those that are not slots, by their use, and the slots."""
+    """The columns that a reader wants, by the way in which they are read."""
 
     single: dict[str, Column]
-    slots: tuple[SlotColumns, ...]
+    one: dict[str, Column]
+    many: tuple[ManyColumns, ...]
 
-    @cached_property
-    def given(self) -> list[Column]:
-        """Those that end up in batches."""
-        groups = [[slot.keys, slot.weights] for slot in self.slots]
-        return [*self.single.values(), *(column for group in groups for column in group if column)]
+    @classmethod
+    def of(cls, single: dict[str, Column], slots: Sequence[SlotSpec]) -> Wanted:
+        """Columns that are not slots, by their use, and slots."""
+        return cls(
+            single,
+            {s.name: shardfile.keys_column(s.name, s.kind) for s in slots if s.kind == "one"},
+            tuple(
+                ManyColumns(
+                    slot.name,
+                    shardfile.keys_column(slot.name, slot.kind),
+                    shardfile.lengths_column(slot.name),
+                    shardfile.weights_column(slot.name) if slot.weighted else None,
+                )
+                for slot in slots
+                if slot.kind == "many"
+            ),
+        )
 
     @cached_property
     def columns(self) -> list[Column]:
-        """Those that are read."""
-        return [*self.given, *(slot.lengths for slot in self.slots if slot.lengths)]
+        """All of them."""
+        return [*self.various, *self.one.values(), *self.by_key]
+
+    @cached_property
+    def various(self) -> list[Column]:
+        """Those with one item per row that are not keys."""
+        return [*self.single.values(), *(slot.lengths for slot in self.many)]
+
+    @cached_property
+    def by_key(self) -> list[Column]:
+        """Those of slots with many keys."""
+        groups = [(slot.keys, slot.weights) for slot in self.many]
+        return [column for group in groups for column in group if column]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What stages use: for columns that become parts of batches, for those that are only picked
+    from, and for the batches that are made of these."""
+
+    given: Recycler
+    kept: Recycler
+    batches: Recycler
 
 
 @dataclass(frozen=True)
@@ -76,41 +100,50 @@ class Run:
 
 
 class Stage:
-    """The wanted columns of one window."""
+    """The wanted columns of one window; `rows` are those that batches want, in their order.
+
+    None means all rows as they are.
+    """
 
     def __init__(
         self,
         window: Window,
+        rows: Int64s | None,
         table: BlockTable,
         storage: Storage,
         wanted: Wanted,
-        memory: Recycler,
+        memory: Memory,
     ) -> None:
-        self.window = window
+        self._window = window
+        self._rows = rows
         self._table = table
         self._storage = storage
         self._wanted = wanted
+        self._memory = memory
         self._shards = table.shard[window.blocks].tolist()
         self._in_shard = table.in_shard[window.blocks].tolist()
-        # Opening compares the shards with the manifest, before anything is made of the sizes
-        # that they claim.
-        starts = {number: storage.shard(number).starts for number in dict.fromkeys(self._shards)}
         self._row_runs = self._runs_of_rows()
-        self._key_runs = {
-            slot.name: self._runs_of_keys([starts[number][slot.name] for number in self._shards])
-            for slot in wanted.slots
-            if slot.lengths
+        self._key_runs = self._runs_of_keys()
+        self._ids = self._sample_ids()
+        # columns that are not keys by their path, the keys of slots with one as a matrix, for
+        # its rows are cut faster than as many arrays
+        self._staged: dict[str, NDArray[Any]] = {}
+        self._keys: NDArray[np.uint64] = np.empty((0, 0), np.uint64)
+        self._allocate(memory.given if rows is None else memory.kept)
+        self._read()
+        self.num_bytes = self._keys.nbytes + sum(a.nbytes for a in self._staged.values())
+        self._ragged = {
+            slot.name: self._ragged_of(slot.name, self._staged[slot.lengths.path])
+            for slot in wanted.many
         }
-        self._columns = self._allocate(memory)
-        self._num_bytes = sum(array.nbytes for array in self._columns.values())
-        self._num_read = 0
-        self._reading = self._read()
-        self._ragged: dict[str, Ragged] = {}
-        self._ids: Int64s | None = None
+        self._single = {use: self._staged[column.path] for use, column in wanted.single.items()}
+        if rows is not None:
+            self._put_in_order(rows)
+        self._all_keys = self._whole_slots() if rows is None else {}
 
     def _runs_of_rows(self) -> list[Run]:
         """Neighbouring blocks as one."""
-        counts = self._table.num_rows[self.window.blocks].tolist()
+        counts = self._table.num_rows[self._window.blocks].tolist()
         step = self._storage.block_rows
         runs: list[Run] = []
         for shard, block, count in zip(self._shards, self._in_shard, counts, strict=True):
@@ -121,122 +154,164 @@ class Stage:
                 runs.append(Run(shard, first, first + count))
         return runs
 
-    def _runs_of_keys(self, starts: list[Int64s]) -> list[Run]:
-        """One for each block."""
-        return [
-            Run(shard, *known[block : block + 2].tolist())
-            for shard, block, known in zip(self._shards, self._in_shard, starts, strict=True)
-        ]
-
-    def _runs(self, column: Column) -> list[Run]:
-        return self._row_runs if column.per == "row" else self._key_runs[column.slot]
-
-    def _allocate(self, memory: Recycler) -> dict[str, NDArray[Any]]:
-        columns = self._wanted.columns
-        lengths = [sum(run.last - run.first for run in self._runs(column)) for column in columns]
-        sizes = zip(columns, lengths, strict=True)
-        arena = memory.arena(sum(padded(length * column.item_bytes) for column, length in sizes))
+    def _runs_of_keys(self) -> dict[str, list[Run]]:
+        """For each slot of many keys, one run for each block."""
+        if not self._wanted.many:
+            return {}
+        starts = {number: self._storage.shard(number).starts for number in set(self._shards)}
+        places = list(zip(self._shards, self._in_shard, strict=True))
         return {
-            column.path: arena.empty(column.shape(length), column.dtype)
-            for column, length in zip(columns, lengths, strict=True)
+            slot.name: [
+                Run(shard, *starts[shard][slot.name][block : block + 2].tolist())
+                for shard, block in places
+            ]
+            for slot in self._wanted.many
         }
 
-    def _read(self) -> Iterator[int]:
-        """Read piece after piece; tells the bytes of each."""
-        for column in self._wanted.columns:
-            array = self._columns[column.path]
-            place = 0
-            for run in self._runs(column):
-                end = place + run.last - run.first
-                # asked for each time: a storage closes shards that were not used for long
-                shard = self._storage.shard(run.shard)
-                shard.read(column, run.first, run.last, array[place:end])
-                yield (end - place) * column.item_bytes
-                place = end
+    def _sample_ids(self) -> Int64s:
+        counts = self._table.num_rows[self._window.blocks]
+        shift = self._table.first_row[self._window.blocks] - (np.cumsum(counts) - counts)
+        ids: Int64s = np.repeat(shift, counts)
+        ids += np.arange(self._window.num_rows)
+        return ids if self._rows is None else ids[self._rows]
 
-    def advance(self, share: float) -> None:
-        """Read on until at least that share of the window is here."""
-        goal = share * self._num_bytes
-        while self._num_read < goal:
-            read = next(self._reading, None)
-            if read is None:
-                return
-            self._num_read += read
+    def _allocate(self, memory: Recycler) -> None:
+        """Room for all columns as they are in the shards."""
+        wanted, num_rows = self._wanted, self._window.num_rows
+        lengths = [(column, num_rows) for column in wanted.various]
+        for column in wanted.by_key:
+            count = sum(run.last - run.first for run in self._key_runs[column.slot])
+            lengths.append((column, count))
+        num_bytes = sum(padded(length * column.item_bytes) for column, length in lengths)
+        arena = memory.arena(num_bytes + key_matrix_bytes(len(wanted.one), num_rows))
+        self._staged = {
+            column.path: arena.empty(column.shape(length), column.dtype)
+            for column, length in lengths
+        }
+        self._keys = key_matrix(arena, len(wanted.one), num_rows)
 
-    def finish(self) -> None:
-        """Read what is missing."""
-        for _ in self._reading:
-            pass
-        if self._ids is not None:
-            return
-        for slot in self._wanted.slots:
-            if slot.lengths:
-                lengths = self._columns[slot.lengths.path]
-                self._check_lengths(slot.name, lengths)
-                self._ragged[slot.name] = Ragged(lengths)
-        self._ids = self._sample_ids()
+    def _read(self) -> None:
+        various = [self._staged[column.path] for column in self._wanted.various]
+        place = 0
+        for run in self._row_runs:
+            end = place + run.last - run.first
+            keys, others = self._keys[:, place:end], [column[place:end] for column in various]
 
-    def _check_lengths(self, slot: str, lengths: NDArray[Any]) -> None:
-        """The samples must have as many keys as their blocks."""
-        rows = self._table.num_rows[self.window.blocks]
+            def outs(
+                rows: slice, keys: NDArray[Any] = keys, others: list[NDArray[Any]] = others
+            ) -> list[Any]:
+                return [*(column[rows] for column in others), *keys[:, rows]]
+
+            # asked for each time: a storage closes shards that were not used for long
+            self._storage.shard(run.shard).read_rows(run.first, run.last, outs)
+            place = end
+        for column in self._wanted.by_key:
+            self._read_keys(column, self._staged[column.path])
+
+    def _read_keys(self, column: Column, out: NDArray[Any]) -> None:
+        place = 0
+        for run in self._key_runs[column.slot]:
+            end = place + run.last - run.first
+            self._storage.shard(run.shard).read(column, run.first, run.last, out[place:end])
+            place = end
+
+    def _put_in_order(self, rows: Int64s) -> None:
+        """Do so at once with columns of which many samples share a cache line: picking them
+        batch by batch would fetch each line many times."""
+        wanted, length = self._wanted, len(rows)
+        num_bytes = sum(padded(length * column.item_bytes) for column in wanted.single.values())
+        arena = self._memory.given.arena(num_bytes + key_matrix_bytes(len(wanted.one), length))
+        single = {
+            use: arena.empty((length, *column.shape[1:]), column.dtype)
+            for use, column in self._single.items()
+        }
+        keys = key_matrix(arena, len(wanted.one), length)
+        # mode="clip" lets numpy write into `out` directly; rows are in range by construction
+        for use, column in self._single.items():
+            np.take(column, rows, 0, single[use], mode="clip")
+        for column, out in zip(self._keys, keys, strict=True):
+            np.take(column, rows, 0, out, mode="clip")
+        self._single, self._keys = single, keys
+
+    def _ragged_of(self, slot: str, lengths: NDArray[Any]) -> Ragged:
+        """Refuses samples that do not have as many keys as their blocks."""
+        rows = self._table.num_rows[self._window.blocks]
         found = np.add.reduceat(lengths, np.cumsum(rows) - rows, dtype=np.int64).tolist()
-        runs = self._key_runs[slot]
-        for block, run, count in zip(self._in_shard, runs, found, strict=True):
+        for block, run, count in zip(self._in_shard, self._key_runs[slot], found, strict=True):
             if count != run.last - run.first:
                 raise UserError(
-                    f"{self._path(run.shard)}: block {block} of slot {slot!r} has "
+                    f"{self._storage.shard(run.shard).path}: block {block} of slot {slot!r} has "
                     f"{run.last - run.first} keys, but its samples {count}: the shard is damaged; "
                     "prepare the dataset again"
                 )
+        return Ragged(lengths)
 
-    def _path(self, shard: int) -> Path:
-        return self._storage.shard(shard).path
+    def _whole_slots(self) -> dict[str, Keys]:
+        return {
+            slot.name: Keys(
+                self._staged[slot.keys.path],
+                self._ragged[slot.name].offsets(),
+                self._staged[slot.weights.path] if slot.weights else None,
+            )
+            for slot in self._wanted.many
+        }
 
-    def _sample_ids(self) -> Int64s:
-        counts = self._table.num_rows[self.window.blocks]
-        shift = self._table.first_row[self.window.blocks] - (np.cumsum(counts) - counts)
-        ids: Int64s = np.repeat(shift, counts)
-        ids += np.arange(self.window.num_rows)
-        return ids
+    def cut(self, first: int, last: int) -> Rows:
+        """The rows first .. last - 1 of those that batches want."""
+        slots = dict(zip(self._wanted.one, map(Keys, self._keys[:, first:last]), strict=True))
+        if self._rows is None:
+            for name, keys in self._all_keys.items():
+                slots[name] = keys.cut(first, last)
+        elif self._wanted.many:
+            slots.update(self._pick(self._rows[first:last]))
+        single = {use: column[first:last] for use, column in self._single.items()}
+        return Rows(slots, **single, sample_ids=self._ids[first:last])
 
-    def rows(self) -> Rows:
-        """All rows as they are, without a copy; the stage must be finished."""
-        slots = {}
-        for slot in self._wanted.slots:
-            offsets = self._ragged[slot.name].offsets() if slot.lengths else None
-            weights = self._columns[slot.weights.path] if slot.weights else None
-            slots[slot.name] = Keys(self._columns[slot.keys.path], offsets, weights)
-        single = {use: self._columns[column.path] for use, column in self._wanted.single.items()}
-        return Rows(slots, **single, sample_ids=self._ids)
-
-    def pick(self, rows: Int64s, memory: Recycler) -> Rows:
-        """Copies of the given rows, in that order; the stage must be finished."""
-        assert self._ids is not None
+    def _pick(self, rows: Int64s) -> dict[str, Keys]:
+        """Copies of the keys of some rows. A sample's keys fill cache lines of their own, so
+        nothing is lost by picking just before they are needed, and much memory is saved."""
         picked = {name: ragged.pick(rows) for name, ragged in self._ragged.items()}
         num_bytes = 0
-        for column in self._wanted.given:
-            items = len(rows) if column.per == "row" else picked[column.slot].num_keys
-            num_bytes += padded(items * column.item_bytes)
-        arena = memory.arena(num_bytes)
-        single = {
-            use: self._take(column, rows, arena) for use, column in self._wanted.single.items()
-        }
+        for slot in self._wanted.many:
+            count = picked[slot.name].num_keys
+            num_bytes += padded(count * slot.keys.item_bytes)
+            num_bytes += padded(count * slot.weights.item_bytes) if slot.weights else 0
+        arena = self._memory.batches.arena(num_bytes)
+
+        def take(column: Column, chosen: PickedKeys) -> NDArray[Any]:
+            out = arena.empty((chosen.num_keys,), column.dtype)
+            return chosen.take(self._staged[column.path], out)
+
         slots = {}
-        for slot in self._wanted.slots:
-            if slot.lengths is None:
-                slots[slot.name] = Keys(self._take(slot.keys, rows, arena))
-                continue
+        for slot in self._wanted.many:
             chosen = picked[slot.name]
-            keys = self._take_keys(slot.keys, chosen, arena)
-            weights = self._take_keys(slot.weights, chosen, arena) if slot.weights else None
+            keys = take(slot.keys, chosen)
+            weights = take(slot.weights, chosen) if slot.weights else None
             slots[slot.name] = Keys(keys, chosen.offsets, weights)
-        return Rows(slots, **single, sample_ids=self._ids[rows])
+        return slots
 
-    def _take_keys(self, column: Column, picked: PickedKeys, arena: Arena) -> NDArray[Any]:
-        out = arena.empty((picked.num_keys,), column.dtype)
-        return picked.take(self._columns[column.path], out)
 
-    def _take(self, column: Column, rows: Int64s, arena: Arena) -> NDArray[Any]:
-        out = arena.empty(column.shape(len(rows)), column.dtype)
-        # mode="clip" lets numpy write into `out` directly; rows are in range by construction
-        return np.take(self._columns[column.path], rows, 0, out, mode="clip")
+def key_matrix_bytes(num_slots: int, num_rows: int) -> int:
+    """Room for the keys of so many slots with one key per sample."""
+    return num_slots * padded(num_rows * _KEY.itemsize)
+
+
+def key_matrix(arena: Arena, num_slots: int, num_rows: int) -> NDArray[np.uint64]:
+    """One row for each slot."""
+    width = padded(num_rows * _KEY.itemsize) // _KEY.itemsize
+    return arena.empty((num_slots, width), _KEY)[:, :num_rows]
+
+
+def announce(window: Window, table: BlockTable, storage: Storage, wanted: Wanted) -> Iterator[None]:
+    """Tell the system, block by block, what a later stage will read, so that it is in memory."""
+    step = storage.block_rows
+    for place in window.blocks.tolist():
+        shard = storage.shard(int(table.shard[place]))
+        block = int(table.in_shard[place])
+        first = block * step
+        for column in wanted.columns:
+            if column.per == "row":
+                shard.announce(column, first, first + int(table.num_rows[place]))
+            else:
+                shard.announce(column, *shard.starts[column.slot][block : block + 2].tolist())
+        yield

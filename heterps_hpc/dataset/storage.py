@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.dataset import shardfile
+from heterps_hpc.dataset.blocks import Blocks
 from heterps_hpc.dataset.dataset import Dataset
 from heterps_hpc.dataset.manifest import Manifest, ShardSpec
+from heterps_hpc.dataset.shardfile import Column
 from heterps_hpc.errors import UserError
 
 _MAX_OPEN = 64
@@ -36,7 +38,7 @@ class ShardFile:
         self,
         path: Path,
         spec: ShardSpec,
-        columns: Sequence[shardfile.Column],
+        columns: Sequence[Column],
         manifest: Manifest,
     ) -> None:
         self.path = path
@@ -52,6 +54,8 @@ class ShardFile:
                 self._told_addresses = self._read_addresses(manifest)
                 for column in columns:
                     self._add(column, spec.num_rows)
+            self._by_row = [column for column in columns if column.per == "row"]
+            self._blocks = Blocks(columns, self._chunks, self.block_rows)
             if not self._datasets:
                 self._file.close()
                 self._file = None
@@ -98,7 +102,7 @@ class ShardFile:
                     "the shard is from another dataset: prepare it again"
                 )
 
-    def _add(self, column: shardfile.Column, num_rows: int) -> None:
+    def _add(self, column: Column, num_rows: int) -> None:
         dataset = self._file.get(column.path)
         found = None if dataset is None else (dataset.dtype, dataset.shape[1:], dataset.chunks)
         wanted = (column.dtype, column.shape(0)[1:], column.shape(self.block_rows))
@@ -137,7 +141,7 @@ class ShardFile:
         places = zip(paths, firsts, ends, strict=True)
         return {path: told[first:end] for path, first, end in places}
 
-    def _addresses(self, dataset: Any, column: shardfile.Column) -> list[int]:
+    def _addresses(self, dataset: Any, column: Column) -> list[int]:
         """Where each chunk lies in the file."""
         count = -(-dataset.shape[0] // self.block_rows)
         addresses = self._told_addresses.get(column.path)
@@ -152,7 +156,7 @@ class ShardFile:
             raise ValueError(f"chunks of column {column.path!r} lie outside of the file")
         return addresses
 
-    def read(self, column: shardfile.Column, first: int, last: int, out: NDArray[Any]) -> None:
+    def read(self, column: Column, first: int, last: int, out: NDArray[Any]) -> None:
         """Items first .. last - 1 of a column into `out`, which has just that shape."""
         if first == last:
             return
@@ -179,6 +183,47 @@ class ShardFile:
             self._pread(piece, count * size, address + within * size)
             done += count * size
             first += count
+
+    def read_rows(self, first: int, last: int, outs: Callable[[slice], list[Any]]) -> None:
+        """Rows first .. last - 1 of all columns of one item per row; first begins a block.
+
+        `outs` gives the places of those columns, in their order, for some of these rows.
+        """
+        step = self.block_rows
+        order = self._blocks.order
+        whole = first + (last - first) // step * step if order else first
+        for low in range(first, whole, step):
+            places = outs(slice(low - first, low - first + step))
+            buffers = [places[column] for column in order]
+            for start, end, address in self._blocks.groups(low // step):
+                self._preadv(buffers[start:end], address)
+        if len(order) < len(self._by_row):  # compressed ones
+            places = outs(slice(0, last - first))
+            for place in sorted(set(range(len(places))) - set(order)):
+                self.read(self._by_row[place], first, last, places[place])
+        if whole < last:  # a shard's last block: short, with padding behind each column
+            places = outs(slice(whole - first, last - first))
+            for place in order:
+                self.read(self._by_row[place], whole, last, places[place])
+
+    def announce(self, column: Column, first: int, last: int) -> None:
+        """Let the system fetch items that will be read soon, where it can be told their place."""
+        addresses = self._chunks.get(column.path)
+        if addresses is None or first == last:
+            return
+        chunk_bytes = self.block_rows * column.item_bytes
+        for chunk in range(first // self.block_rows, -(-last // self.block_rows)):
+            os.posix_fadvise(
+                self._descriptor, addresses[chunk], chunk_bytes, os.POSIX_FADV_WILLNEED
+            )
+
+    def _preadv(self, outs: list[Any], offset: int) -> None:
+        num_bytes = sum(out.nbytes for out in outs)
+        if os.preadv(self._descriptor, outs, offset) == num_bytes:
+            return
+        for out in outs:
+            self._pread(out, out.nbytes, offset)
+            offset += out.nbytes
 
     def _pread(self, out: Any, num_bytes: int, offset: int) -> None:
         count = os.preadv(self._descriptor, [out], offset)
@@ -223,7 +268,7 @@ os.register_at_fork(after_in_child=_drop_parents_files)
 class Storage:
     """The shards of a dataset, opened when first needed; a bounded number stays open."""
 
-    def __init__(self, dataset: Dataset, columns: Sequence[shardfile.Column]) -> None:
+    def __init__(self, dataset: Dataset, columns: Sequence[Column]) -> None:
         self._dataset = dataset
         self._columns = columns
         self._open: OrderedDict[int, ShardFile] = OrderedDict()

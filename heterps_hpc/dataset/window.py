@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from heterps_hpc.dataset import shardfile
-from heterps_hpc.dataset.columns import Int64s, Rows
+from heterps_hpc.dataset.columns import Int64s
 from heterps_hpc.dataset.dataset import Dataset
 from heterps_hpc.dataset.order import BlockTable, Window
 from heterps_hpc.dataset.recycler import Recycler
-from heterps_hpc.dataset.stage import SlotColumns, Stage, Wanted
+from heterps_hpc.dataset.stage import Memory, Stage, Wanted, announce
 from heterps_hpc.dataset.storage import Storage
 from heterps_hpc.errors import UserError
 from heterps_hpc.values import nearest
 
 # being made, being handed over, and what a consumer with batches in flight holds on to
 _BATCHES_IN_USE = 8
+_STAGES_IN_USE = 4
 
 
 @dataclass(frozen=True)
@@ -57,23 +61,27 @@ class WindowLoader:
             "weight": (want.weight, shardfile.WEIGHT),
             "group": (want.group, shardfile.GROUP),
         }
-        self._wanted = Wanted(
+        self._wanted = Wanted.of(
             {use: column for use, (wanted, column) in columns.items() if wanted},
-            tuple(SlotColumns.of(manifest.slot(name)) for name in want.slots),
+            [manifest.slot(name) for name in dict.fromkeys(want.slots)],
         )
         self._table = table
         self._storage = Storage(dataset, self._wanted.columns)
-        # in order a batch is cut from a stage itself, so either may be in a batch's place
-        self._stages = Recycler(limit=read_ahead + _BATCHES_IN_USE)
-        self._batches = Recycler(limit=read_ahead + _BATCHES_IN_USE)
+        in_use = read_ahead + _BATCHES_IN_USE
+        self._memory = Memory(Recycler(in_use), Recycler(_STAGES_IN_USE), Recycler(in_use))
 
-    def begin(self, window: Window) -> Stage:
-        """Open the window's shards; the stage then reads when it is told to."""
-        return Stage(window, self._table, self._storage, self._wanted, self._stages)
+    def open(self, window: Window) -> None:
+        """Open the window's shards, and so compare them with the manifest."""
+        for number in np.unique(self._table.shard[window.blocks]).tolist():
+            self._storage.shard(number)
 
-    def load(self, stage: Stage, rows: Int64s) -> Rows:
-        """Copies of some rows of a finished stage."""
-        return stage.pick(rows, self._batches)
+    def load(self, window: Window, rows: Int64s | None) -> Stage:
+        """Read a window for batches that want these of its rows, in that order (None: all)."""
+        return Stage(window, rows, self._table, self._storage, self._wanted, self._memory)
+
+    def announce(self, window: Window) -> Iterator[None]:
+        """Each step lets the system read another block of a window that will be wanted soon."""
+        return announce(window, self._table, self._storage, self._wanted)
 
     def close(self) -> None:
         """Close the shards."""
