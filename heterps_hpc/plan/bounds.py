@@ -32,6 +32,7 @@ class Bounds:
     X: Ways
     longest: float
     with_money: bool
+    paths: tuple[list[int], ...]  # shortest paths within the limits, met on the way: plans to try
 
     @property
     def root(self) -> float:
@@ -151,7 +152,8 @@ def make_bounds(
     target = m * (incumbent.value - drain)
     if incumbent.with_money:
         target = price * low + m * (incumbent.value / low - drain)
-    toll = _tolls(problem, options, np.where(meets, options.e + price * options.c, np.inf), target)
+    weight = np.where(meets, options.e + price * options.c, np.inf)
+    toll, paths = _tolls(problem, options, weight, target)
     bounds = Bounds(
         problem=problem,
         low=low,
@@ -166,13 +168,16 @@ def make_bounds(
         X=ways(options.X, True),
         longest=longest,
         with_money=incumbent.with_money,
+        paths=tuple(paths),
     )
     if not math.isfinite(bounds.both.whole):
         return None
     return bounds if bounds.root < incumbent.value * (1 - RELATIVE_TOLERANCE) else None
 
 
-def _tolls(problem: Problem, options: Options, weight: Floats, target: float) -> Floats:
+def _tolls(
+    problem: Problem, options: Options, weight: Floats, target: float
+) -> tuple[Floats, list[list[int]]]:
     """Prices of ranks, per pool, for limits that stages share (Lagrange multipliers).
 
     A path that pays μ per rank and gets μ · limit back weighs no more than it did if it keeps the
@@ -182,6 +187,7 @@ def _tolls(problem: Problem, options: Options, weight: Floats, target: float) ->
     limit = problem.pools.limit.astype(np.float64)
     toll = np.zeros(options.num_pools)
     best, best_toll = -math.inf, toll
+    within: list[list[int]] = []
     for _ in range(TOLL_STEPS):
         tolled = weight + toll[options.pool] * options.ranks
         ways = least_ways(options, tolled)
@@ -192,10 +198,12 @@ def _tolls(problem: Problem, options: Options, weight: Floats, target: float) ->
             best, best_toll = value, toll
         path = shortest_path(options, tolled, ways)
         over = np.bincount(options.pool[path], options.ranks[path], options.num_pools) - limit
+        if not (over > 0).any():
+            within.append(path)
         slope = np.where((over > 0) | (toll > 0), over, 0.0)
         if best >= target or not (over > 0).any() or not slope.any():
             break
         goal = target if math.isfinite(target) else 2 * abs(value) + 1e-9  # no plan known yet
         step = max(goal - value, abs(value) * 1e-3) / float(slope @ slope)
         toll = np.maximum(0.0, toll + step * slope)
-    return best_toll
+    return best_toll, within

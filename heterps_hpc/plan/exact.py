@@ -73,9 +73,7 @@ def solve(
     if incumbent.choices is None or runs is None:
         _first_plans(table, options, incumbent)
     if objective == "seconds" or incumbent.choices is None:
-        fastest = Incumbent(table.problem, with_money=False)
-        if incumbent.choices is not None:
-            offer(table, fastest, incumbent.choices)
+        fastest = incumbent if objective == "seconds" else Incumbent(table.problem, False)
         bound = _fastest(table, options, fastest, deadline, any_plan=objective == "money")
         if objective == "seconds":
             return _solution(fastest, bound)
@@ -102,10 +100,18 @@ def _first_plans(table: StageTable, options: Options, incumbent: Incumbent) -> N
         return
     limit = table.problem.pools.limit[options.pool]
     scale = float(np.median(options.e + options.X) / np.median(options.c))
+    fastest = float(np.quantile(options.ET, 0.001))
+    caps = [math.inf]  # where the slowest stage counts, try to do without slow ones
+    if table.problem.micro_batches > 1:
+        caps += list(np.geomspace(fastest, float(options.ET.max()), 10)[:-1])
     for share in (1, 2, 4):  # a share of each pool per stage, so that several stages fit
         roomy = options.ranks <= np.maximum(1, limit // share)
-        for price in (0.0, *np.geomspace(1e-3, 1e3, 13)):
-            weight = np.where(roomy, options.e + price * scale * options.c, np.inf)
+        tries = [(math.inf, price) for price in (0.0, *np.geomspace(1e-3, 1e3, 13))]
+        if not incumbent.with_money or incumbent.choices is None:
+            tries += [(cap, 0.0) for cap in caps]
+        for cap, price in tries:
+            weight = options.e + price * scale * options.c
+            weight = np.where(roomy & (cap >= options.ET), weight, np.inf)
             path = shortest_path(options, weight, least_ways(options, weight))
             if path:
                 offer(table, incumbent, choices_of(options, path))
@@ -134,7 +140,9 @@ def _fastest(
     Bisection: "is there a plan faster than the target?" is the easier to answer the lower the
     target, because fewer stages can be part of such a plan.
     """
-    low, effort = 0.0, float(FEW_PRODUCTS)
+    low, effort, share = 0.0, float(FEW_PRODUCTS), 0.5
+    if not any_plan:
+        _descend(table, options, incumbent, deadline)
     while True:
         high = incumbent.value
         bounds = make_bounds(table.problem, options, incumbent, 0.0, math.inf)
@@ -144,8 +152,11 @@ def _fastest(
         if low >= high * (1 - RELATIVE_TOLERANCE):
             return high
         last = math.isinf(high) or high <= low * CLOSE
-        trial = Incumbent(table.problem, False, high if last else math.sqrt(low * high))
+        target = high if last else low ** (1 - share) * high**share
+        trial = Incumbent(table.problem, False, target)
         inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
+        if inside is not None and _offer_paths(table, options, inside, incumbent):
+            continue
         outcome = Outcome.DONE
         if inside is not None:
             coupled = effort / FEW_PRODUCTS * FEW_COUPLED
@@ -155,7 +166,7 @@ def _fastest(
         elif outcome is Outcome.DONE:
             if last:
                 return high
-            low = trial.value
+            low, share = trial.value, 0.5
         if outcome is Outcome.TOO_MANY and inside is not None:
             gap = ROUGHLY if any_plan else TOLERANCE / 10
             answer = _by_milp(table, options, inside, trial, incumbent, deadline, gap)
@@ -167,9 +178,29 @@ def _fastest(
                 if last:
                     return high
                 low = trial.value
-            effort *= 4
+            else:  # too big for both: ask for less
+                share = max(share / 2, 1 / 64)
+            effort *= 2
         if outcome is Outcome.OUT_OF_TIME or time.monotonic() > deadline:
             return low
+
+
+def _descend(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> None:
+    """Faster plans in quick steps: shortest paths of stages a little faster than the best plan."""
+    step = 0.9
+    while incumbent.choices is not None and step < 0.99 and time.monotonic() < deadline:
+        trial = Incumbent(table.problem, False, incumbent.value * step)
+        inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
+        if inside is None or not _offer_paths(table, options, inside, incumbent):
+            step = (1 + step) / 2
+
+
+def _offer_paths(table: StageTable, options: Options, bounds: Bounds, incumbent: Incumbent) -> bool:
+    """Offer the plans that were met while the bounds were made; whether one is better."""
+    before = incumbent.value
+    for path in bounds.paths:
+        offer(table, incumbent, choices_of(options, path))
+    return incumbent.value < before * (1 - TOLERANCE)
 
 
 def _by_milp(
@@ -214,6 +245,7 @@ def _cheapest(
         bounds = make_bounds(table.problem, options, incumbent, low, high)
         if bounds is None:
             continue
+        _offer_paths(table, options, bounds, incumbent)
         bound = max(bound, bounds.root)
         narrow = high <= low * NARROW
         effort = math.inf if narrow and not repeatable else FEW_PRODUCTS

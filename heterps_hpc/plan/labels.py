@@ -25,6 +25,7 @@ from heterps_hpc.plan.paths import Options
 from heterps_hpc.plan.problem import Floats, Ints, Problem
 
 TOLERANCE = 1e-9
+ENOUGH_BROKEN = 200  # finished plans over a limit that are looked at for pools to watch
 CHUNK = 2_000_000  # label × option products looked at in one go
 
 
@@ -108,13 +109,16 @@ class _Search:
             if not self.places[position].columns:
                 continue
             final = position == num_layers
-            _settle(
+            in_time = _settle(
                 self.table.problem,
                 self.places[position],
                 self.watched,
                 self.bounds.with_money,
+                self.deadline,
                 final=final,
             )
+            if not in_time:
+                return Outcome.OUT_OF_TIME
             if not final:
                 here = self.picked[self.options.first[self.picked] == position]
                 self.most_products -= len(here) * len(self.places[position].pool[0])
@@ -176,12 +180,16 @@ class _Search:
         values = seconds * columns[:, 3] if self.bounds.with_money else seconds
         values = np.where(seconds <= problem.longest_batch * (1 + 1e-12), values, np.inf)
         broken: set[int] = set()
+        num_broken = 0
         for index in np.argsort(values):
             if values[index] >= self.incumbent.value * (1 - TOLERANCE):
                 break
             choices = _trace(self.options, self.places, int(index))
             if not within_limits(problem, choices):
                 broken |= _over(problem, choices)
+                num_broken += 1
+                if num_broken == ENOUGH_BROKEN:  # it must be searched again in any case
+                    break
                 continue
             per_hour = hourly_price(problem, choices)
             self.incumbent.offer(float(seconds[index]), per_hour, choices)
@@ -192,9 +200,15 @@ class _Search:
 
 
 def _settle(
-    problem: Problem, labels: _Labels, watched: list[int], with_money: bool, *, final: bool
-) -> None:
-    """Join what was collected at a position and drop dominated labels."""
+    problem: Problem,
+    labels: _Labels,
+    watched: list[int],
+    with_money: bool,
+    deadline: float,
+    *,
+    final: bool,
+) -> bool:
+    """Join what was collected at a position and drop dominated labels; False: out of time."""
     columns = np.concatenate(labels.columns)
     used = np.concatenate(labels.used)
     pool = np.concatenate(labels.pool)
@@ -210,17 +224,18 @@ def _settle(
         if not with_money:
             seen[:, 3] = 0.0
         criteria = np.concatenate([seen, used], axis=1)
-        keep = np.concatenate(
-            [
-                members[_undominated(criteria[members])]
-                for members in (np.flatnonzero(pool == p) for p in np.unique(pool))
-            ]
-        )
+        kept = []
+        for members in (np.flatnonzero(pool == p) for p in np.unique(pool)):
+            if time.monotonic() > deadline:
+                return False
+            kept.append(members[_undominated(criteria[members])])
+        keep = np.concatenate(kept)
     labels.columns = [columns[keep]]
     labels.used = [used[keep]]
     labels.pool = [pool[keep]]
     labels.parent = [np.concatenate(labels.parent)[keep]]
     labels.option = [np.concatenate(labels.option)[keep]]
+    return True
 
 
 def _undominated(criteria: Floats) -> Ints:

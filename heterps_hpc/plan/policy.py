@@ -102,10 +102,14 @@ def rl_rnn(table: StageTable, budget: Budget) -> Found:
     return reinforce(table, budget, "elman")
 
 
-def reinforce(table: StageTable, budget: Budget, cell: str) -> Found:
-    """Learn for the budget; the best plan ever drawn is the answer."""
+def reinforce(table: StageTable, budget: Budget, cell: str, *, simple_rules: bool = True) -> Found:
+    """Learn for the budget; the best plan ever drawn is the answer.
+
+    Without the simple rules' placements, what is found is what the policy has learned to draw.
+    """
     search = Search(table, budget)
-    _simple_rules(search)
+    if simple_rules:
+        _simple_rules(search)
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # same bits everywhere, and small matrices gain nothing
     try:
