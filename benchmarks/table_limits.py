@@ -72,7 +72,7 @@ def tiers(num_rows: int) -> dict[str, float]:
     batches = [draw(BATCH).astype(np.uint64) * SPREAD for _ in range(60)]
     with tempfile.TemporaryDirectory(dir="build") as folder:
         plain = Table(TableConfig(dim=DIM))
-        row_bytes = 88  # with the field that counts uses
+        row_bytes = 80  # with the field that counts uses
         tiered = Table(
             TableConfig(
                 dim=DIM, hot_bytes=num_rows // 4 * row_bytes, spill_path=Path(folder) / "spill"

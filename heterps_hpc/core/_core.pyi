@@ -1,4 +1,4 @@
-"""Types of the compiled core (src/bindings.cpp)."""
+"""Types of the compiled core (src/bindings*.cpp)."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -56,6 +56,8 @@ class Pulled:
     def num_samples(self) -> int: ...
     @property
     def open(self) -> bool: ...
+    @property
+    def absent(self) -> NDArray[np.uint64]: ...
 
 class Cursor: ...
 class SpillError(OSError): ...
@@ -93,6 +95,7 @@ class Table:
         mean: bool,
         out: NDArray[Any],
         train: bool,
+        absent: NDArray[np.uint64] | None,
     ) -> Pulled | None: ...
     def push(
         self,

@@ -112,16 +112,20 @@ class Table:
         *,
         out: Floats,
         train: bool = True,
+        absent: Keys | None = None,
     ) -> Pulled | None:
         """Pooled vectors of each sample's keys into out; in training, a handle for the push.
 
         Sample s owns keys[offsets[s]:offsets[s + 1]]; without offsets each sample has one key.
         Keys of partitions that this shard does not hold contribute nothing, but a mean divides by
         all keys of the sample (not by their weights), so that the shards' means add up.
+
+        A handle's `absent` are the keys that admission kept out. Given to a pull that is made
+        again after a restart, they stay out of it, though they may be admitted by now.
         """
         if pooling not in ("sum", "mean"):
             raise ValueError(f"pooling must be 'sum' or 'mean', got {pooling!r}")
-        return self._core.pull(keys, offsets, weights, pooling == "mean", out, train)
+        return self._core.pull(keys, offsets, weights, pooling == "mean", out, train, absent)
 
     def push(
         self,

@@ -13,7 +13,8 @@ namespace hps {
 // Pools the vectors of keys [key_begin, key_end) into rows of `out`. A sample cut by the range is
 // continued by the next call.
 struct PoolArgs {
-    const char* const* vectors;  // of key_begin, ...; null = contributes nothing
+    const char* const* vectors;  // per place; null = contributes nothing
+    const uint32_t* member;      // per key: its place
     int64_t key_begin, key_end;
     const int64_t* offsets;  // null = one key per sample
     int64_t sample;          // in: first sample to work on; out: the one to go on with
@@ -25,36 +26,37 @@ struct PoolArgs {
     uint32_t dim;
 };
 
-// Sums the gradients of samples with one key each by row, in the order of the samples.
+// Sums gradients by place, in the order of the sources.
 struct SumArgs {
-    const uint32_t* member;  // per sample: the number of its row, in order of first appearance
-    int64_t num_samples;
+    const uint32_t* member;   // per source: its place; in order of first appearance
+    const uint32_t* sample;   // per source: the row of its gradient; null = source i has row i
+    const void* coefficient;  // per source, or null for all ones
+    int64_t num_sources;
     const char* gradients;
     int64_t stride;  // bytes
-    void* sums;      // out: one vector per row
+    void* sums;      // out: one vector per place
+    uint32_t next;   // in, out: the place that appears next; it is not set yet
+    uint32_t step;   // from it to the one after it
     uint32_t dim;
 };
 
-// Merges gradients per row and updates every row once.
+// Updates the rows at places first, first + step, ... once.
 struct ApplyArgs {
     RowView rows;
-    const uint32_t* unique;  // rows to update
-    const uint32_t* start;   // row u owns sources [start[u], start[u + 1])
-    uint32_t num_unique;
-    void* merged;                  // the rows' gradients, if already summed; else from sources:
-    const uint32_t* source;        // numbers into gradients
-    const void* coefficient;       // per source, or null for all ones
-    const void* const* gradients;  // one vector per sample
+    const uint32_t* places;  // their rows; kNoRow = nothing to update
+    uint32_t num_places;
+    uint32_t first, step;
+    void* sums;  // the gradients by place; used as scratch
     uint32_t dim;
     uint32_t state;  // byte offset of the optimizer state
     double lr, eps, weight_decay, beta1, beta2, clip_norm;
-    void* scratch;         // room for one vector
-    uint64_t skipped = 0;  // out: rows whose merged gradient was not finite
+    uint64_t skipped = 0;  // out: rows whose gradient was not finite
 };
 
 struct Kernels {
     void (*pool)(PoolArgs&);
-    bool (*sum)(const SumArgs&);  // false = some gradient is not finite
+    // False = some gradient is not finite; only known if `sample` is null.
+    bool (*sum)(SumArgs&);
     void (*apply)(ApplyArgs&);
     bool (*finite)(const void* values, int64_t rows, int64_t cols, int64_t stride);
     const char* isa;

@@ -63,7 +63,7 @@ void pool(PoolArgs& a) {
         for (int64_t k = a.key_begin; k < a.key_end; ++k) {
             if (k + kFar < a.num_samples) prefetch_out(a, k + kFar, w.size() * sizeof(T));
             T* out = reinterpret_cast<T*>(a.out + k * a.out_stride);
-            const auto* v = reinterpret_cast<const T*>(a.vectors[k - a.key_begin]);
+            const auto* v = reinterpret_cast<const T*>(a.vectors[a.member[k]]);
             const T scale = weights == nullptr ? T(1) : weights[k];
             if (v == nullptr) {
                 for (int i = 0; i < w.size(); ++i) out[i] = T(0);
@@ -89,7 +89,7 @@ void pool(PoolArgs& a) {
             for (int i = 0; i < w.size(); ++i) acc[i] = out[i];
         }
         for (int64_t k = begin; k < end; ++k) {
-            const auto* v = reinterpret_cast<const T*>(a.vectors[k - a.key_begin]);
+            const auto* v = reinterpret_cast<const T*>(a.vectors[a.member[k]]);
             if (v == nullptr) continue;
             if (weights == nullptr) {
                 add<T, DIM>(acc, v, w);
@@ -109,22 +109,6 @@ void pool(PoolArgs& a) {
     }
 }
 
-template <class T, int DIM>
-inline void merge(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
-    const auto* const* gradients = reinterpret_cast<const T* const*>(a.gradients);
-    const auto* coefficient = static_cast<const T*>(a.coefficient);
-    uint32_t s = a.start[u];
-    const uint32_t end = a.start[u + 1];
-    if (coefficient == nullptr) {
-        const T* first = gradients[a.source[s]];
-        for (int i = 0; i < w.size(); ++i) g[i] = first[i];
-        for (++s; s < end; ++s) add<T, DIM>(g, gradients[a.source[s]], w);
-    } else {
-        for (int i = 0; i < w.size(); ++i) g[i] = T(0);
-        for (; s < end; ++s) add_scaled<T, DIM>(g, gradients[a.source[s]], coefficient[s], w);
-    }
-}
-
 // Adds x - x to each lane: 0, or NaN for NaN and Inf.
 template <class T>
 inline void mark_bad(T* bad, const T* v, int n) {
@@ -141,36 +125,48 @@ inline bool none_bad(const T* bad) {
     return sum == T(0);
 }
 
-template <class T, int DIM>
-bool sum(const SumArgs& a) {
+template <class T, int DIM, bool PLAIN, bool SCALED>
+bool sum_sources(SumArgs& a) {
     const Width<T, DIM> w(a.dim);
     const auto bytes = static_cast<uint32_t>(w.size() * sizeof(T));
+    const auto* coefficient = static_cast<const T*>(a.coefficient);
+    auto* sums = static_cast<T*>(a.sums);
     T zeros[DIM == 0 ? 1 : DIM];  // -0: added to a number, it changes nothing
     for (T& z : zeros) z = -T(0);
     T bad[kLanes] = {};
-    uint32_t num_seen = 0;
-    for (int64_t k = 0; k < a.num_samples; ++k) {
-        const char* at = a.gradients + k * a.stride;
-        if (k + kFar < a.num_samples) prefetch_row(at + kFar * a.stride, bytes);
+    for (int64_t k = 0; k < a.num_sources; ++k) {
+        const char* at = a.gradients + (PLAIN ? k : int64_t{a.sample[k]}) * a.stride;
+        if (PLAIN && k + kFar < a.num_sources) prefetch_row(at + kFar * a.stride, bytes);
         const T* g = reinterpret_cast<const T*>(at);
-        mark_bad(bad, g, w.size());
+        if (PLAIN) mark_bad(bad, g, w.size());
         const uint32_t u = a.member[k];
-        if (u == kNoRow) continue;
-        T* s = static_cast<T*>(a.sums) + size_t{u} * static_cast<size_t>(w.size());
-        const bool first = u == num_seen;
-        num_seen += first;
+        if (!PLAIN && k + kFar < a.num_sources) {
+            __builtin_prefetch(sums + size_t{a.member[k + kFar]} * static_cast<size_t>(w.size()));
+        }
+        T* s = sums + size_t{u} * static_cast<size_t>(w.size());
+        const T scale = SCALED ? coefficient[k] : T(1);
+        const bool first = u == a.next;
+        a.next += first ? a.step : 0;
         if constexpr (DIM != 0) {  // a branch would be guessed wrong half of the time
             const T* before = first ? zeros : s;
             T local[DIM];
-            for (int i = 0; i < DIM; ++i) local[i] = before[i] + g[i];
+            for (int i = 0; i < DIM; ++i) local[i] = before[i] + (SCALED ? g[i] * scale : g[i]);
             for (int i = 0; i < DIM; ++i) s[i] = local[i];
-        } else if (first) {
-            for (int i = 0; i < w.size(); ++i) s[i] = g[i];
         } else {
-            add<T, DIM>(s, g, w);
+            for (int i = 0; first && i < w.size(); ++i) s[i] = -T(0);
+            for (int i = 0; i < w.size(); ++i) s[i] += SCALED ? g[i] * scale : g[i];
         }
     }
     return none_bad(bad);
+}
+
+template <class T, int DIM>
+bool sum(SumArgs& a) {
+    const bool plain = a.sample == nullptr;
+    if (a.coefficient == nullptr) {
+        return plain ? sum_sources<T, DIM, true, false>(a) : sum_sources<T, DIM, false, false>(a);
+    }
+    return plain ? sum_sources<T, DIM, true, true>(a) : sum_sources<T, DIM, false, true>(a);
 }
 
 template <class T, int DIM, Optimizer OPT>
@@ -211,7 +207,7 @@ template <class T, int DIM, Optimizer OPT>
 inline bool apply_row(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
     T squares = sum_squares<T, DIM>(g, w);
     if (!is_finite(squares)) return false;
-    char* row = a.rows.at(a.unique[u]);
+    char* row = a.rows.at(a.places[u]);
     T* v = reinterpret_cast<T*>(row);
     bool changed = false;
     if (a.clip_norm > 0) {
@@ -234,18 +230,14 @@ inline bool apply_row(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
 template <class T, int DIM, Optimizer OPT>
 void apply(ApplyArgs& a) {
     const Width<T, DIM> w(a.dim);
-    alignas(64) T fixed[DIM == 0 ? 1 : DIM];
-    T* scratch = DIM == 0 ? static_cast<T*>(a.scratch) : fixed;
     const uint32_t row_bytes = a.rows.stride < 512 ? a.rows.stride : 512;
-    for (uint32_t u = 0; u < a.num_unique; ++u) {
-        if (u + kAhead < a.num_unique) prefetch_row(a.rows.at(a.unique[u + kAhead]), row_bytes);
-        T* g = scratch;
-        if (a.merged != nullptr) {
-            g = static_cast<T*>(a.merged) + size_t{u} * static_cast<size_t>(w.size());
-        } else {
-            merge<T, DIM>(a, u, g, w);
-        }
-        if (!apply_row<T, DIM, OPT>(a, u, g, w)) ++a.skipped;
+    const uint64_t ahead = uint64_t{kAhead} * a.step;
+    for (uint64_t u = a.first; u < a.num_places; u += a.step) {
+        if (u + ahead < a.num_places && a.places[u + ahead] != kNoRow)
+            prefetch_row(a.rows.at(a.places[u + ahead]), row_bytes);
+        if (a.places[u] == kNoRow) continue;
+        T* g = static_cast<T*>(a.sums) + u * static_cast<size_t>(w.size());
+        if (!apply_row<T, DIM, OPT>(a, static_cast<uint32_t>(u), g, w)) ++a.skipped;
     }
 }
 

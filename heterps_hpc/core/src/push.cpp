@@ -1,17 +1,16 @@
-// The push: gradients per sample -> one merged gradient per row -> one update per row.
+// The push: gradients per sample -> one sum per row -> one update per row.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 
-#include "merge.hpp"
 #include "parallel.hpp"
+#include "scratch.hpp"
 #include "table.hpp"
 
 namespace hps {
 namespace {
 
-constexpr int64_t kAhead = 16;  // keys between prefetching a row's mark and reading it
-
+// What a key's gradient is multiplied with.
 template <class T>
 T factor_of(const Pulled& h, int64_t key, int64_t num_keys) {
     T f = h.weights.empty() ? T(1) : reinterpret_cast<const T*>(h.weights.data())[key];
@@ -23,98 +22,132 @@ bool is_weighted(const Pulled& h) {
     return !h.weights.empty() || (h.mean && !h.offsets.empty());
 }
 
-}  // namespace
+// u % divisor without a division.
+class Remainder {
+ public:
+    explicit Remainder(uint32_t divisor)
+        : divisor_(divisor), inverse_(~uint64_t{0} / divisor + 1) {}
+    uint32_t operator()(uint32_t u) const {
+        if (divisor_ == 1) return 0;
+        const auto quotient = static_cast<uint32_t>((Wide{inverse_} * u) >> 64);
+        return u - quotient * divisor_;
+    }
 
-struct Table::Batch {
-    const std::vector<std::shared_ptr<Pulled>>* handles;
-    const std::vector<Gradient>* gradients;
-    const std::vector<const float*>* clicks;  // empty = none
-    std::vector<const void*> gradient_of;     // per sample, all handles one after the other
-    std::vector<float> click_of;
+ private:
+    __extension__ using Wide = unsigned __int128;
+    uint32_t divisor_;
+    uint64_t inverse_;
 };
 
-// Lists the rows of all keys once each (a sparse set: a row's mark is its place in the list, and is
-// believed only if the list agrees, so marks need no clearing), then sorts the sources by row.
-void Table::gather(Merge& m) const {
-    const RowView rows = rows_.view();
-    const uint32_t mark = layout_.mark;
-    uint32_t* unique = m.unique.data();
-    uint32_t* count = m.start.data() + 1;
-    uint32_t num_unique = 0;
-    uint64_t k = 0;
-    uint32_t base = 0;
-    for (const auto& handle : *m.handles) {
-        const Pulled& h = *handle;
-        const auto num_keys = static_cast<int64_t>(h.rows.size());
-        for (int64_t s = 0; s < h.num_samples; ++s) {
-            const int64_t begin = h.offsets.empty() ? s : h.offsets[static_cast<size_t>(s)];
-            const int64_t end = h.offsets.empty() ? s + 1 : h.offsets[static_cast<size_t>(s) + 1];
-            for (int64_t i = begin; i < end; ++i) {
-                const uint32_t row = h.rows[static_cast<size_t>(i)];
-                if (i + kAhead < num_keys) {
-                    const uint32_t ahead = h.rows[static_cast<size_t>(i + kAhead)];
-                    if (ahead != kNoRow) {
-                        __builtin_prefetch(rows.at(ahead) + mark, 1);
-                        __builtin_prefetch(rows.at(ahead), 1);
-                    }
-                }
-                if (row == kNoRow ||
-                    (m.threads > 1 && rows_.block_of(row) % m.threads != m.owner)) {
-                    continue;
-                }
-                uint32_t& place = field<uint32_t>(rows.at(row), mark);
-                const uint32_t guess = std::min(place, num_unique);
-                const bool known = place < num_unique && unique[guess] == row;
-                const uint32_t u = known ? guess : num_unique;
-                count[u] = known ? count[u] + 1 : 1;
-                unique[u] = row;
-                place = u;
-                num_unique += !known;
-                m.member[k] = u;
-                m.sample[k] = base + static_cast<uint32_t>(s);
-                if (m.weighted) {
-                    if (config_.float64) {
-                        reinterpret_cast<double*>(m.factor.data())[k] =
-                            factor_of<double>(h, i, end - begin);
-                    } else {
-                        reinterpret_cast<float*>(m.factor.data())[k] =
-                            factor_of<float>(h, i, end - begin);
-                    }
-                }
-                ++k;
-            }
-        }
-        base += static_cast<uint32_t>(h.num_samples);
-    }
-    m.num_unique = num_unique;
-    m.num_sources = k;
-}
-
-namespace {
-
-// Counting sort of sources by unique row; stable, so sums are taken in key order.
+// Lists the sources of the places that `owner` works on, in the order of the keys.
 template <class T>
-void sort_sources(uint32_t num_unique, uint64_t n, uint32_t* start, const uint32_t* member,
-                  const uint32_t* sample, uint32_t* source, const T* factor, T* coefficient) {
-    uint32_t sum = 0;
-    for (uint32_t u = 0; u < num_unique; ++u) {  // counts at start[u + 1] become first places
-        const uint32_t count = start[u + 1];
-        start[u + 1] = sum;
-        sum += count;
+int64_t list_sources(const Pulled& h, const uint32_t* member, uint32_t owner, uint32_t owners,
+                     Sources& out) {
+    const Remainder owner_of(owners);
+    const bool weighted = is_weighted(h);
+    out.member.resize(std::max(out.member.size(), h.num_keys + 1));
+    out.sample.resize(std::max(out.sample.size(), h.num_keys + 1));
+    if (weighted) {
+        out.coefficient.resize(std::max(out.coefficient.size(), (h.num_keys + 1) * sizeof(T)));
     }
-    for (uint64_t k = 0; k < n; ++k) {
-        const uint32_t place = start[member[k] + 1]++;
-        source[place] = sample[k];
-        if (factor != nullptr) coefficient[place] = factor[k];
+    auto* coefficient = reinterpret_cast<T*>(out.coefficient.data());
+    int64_t n = 0;
+    for (int64_t s = 0; s < h.num_samples; ++s) {
+        const int64_t begin = h.offsets.empty() ? s : h.offsets[static_cast<size_t>(s)];
+        const int64_t end = h.offsets.empty() ? s + 1 : h.offsets[static_cast<size_t>(s) + 1];
+        for (int64_t k = begin; k < end; ++k) {  // no branch: whose a key is cannot be guessed
+            out.member[static_cast<size_t>(n)] = member[k];
+            out.sample[static_cast<size_t>(n)] = static_cast<uint32_t>(s);
+            if (weighted) coefficient[n] = factor_of<T>(h, k, end - begin);
+            n += owner_of(member[k]) == owner;
+        }
     }
-    start[0] = 0;  // and now start[u + 1] is where u ends
+    return n;
 }
 
 }  // namespace
 
-ApplyArgs Table::apply_args(double lr) const {
+// One push under way.
+struct Table::Batch {
+    const std::vector<std::shared_ptr<Pulled>>& handles;
+    const std::vector<Gradient>& gradients;
+    const std::vector<const float*>& clicks;  // empty = none
+    std::vector<const uint32_t*> member;      // of each handle: the place of every key
+    const uint32_t* rows = nullptr;           // per place
+    uint32_t num_places = 0;
+    uint32_t threads = 1;
+    char* sums = nullptr;  // per place
+};
+
+// Gives the rows of all handles one list of places: rows of several pulls may be the same.
+void Table::join_handles(Batch& b, PushScratch& s) const {
+    if (b.handles.size() == 1) {
+        b.member = {b.handles[0]->member.data()};
+        b.rows = b.handles[0]->rows.data();
+        b.num_places = b.handles[0]->num_distinct;
+        return;
+    }
+    size_t num_rows = 0, num_keys = 0;
+    for (const auto& h : b.handles) {
+        num_rows += h->num_distinct;
+        num_keys += h->num_keys;
+    }
+    if (num_keys >= UINT32_MAX) {
+        throw std::invalid_argument("push: more than 2^32 keys in one batch; use smaller batches");
+    }
+    for (auto* v : {&s.rows, &s.place}) v->resize(std::max(v->size(), num_rows));
+    s.keys.resize(std::max(s.keys.size(), num_rows));
+    s.member.resize(std::max(s.member.size(), num_keys));
+    s.distinct.start(static_cast<int64_t>(num_rows));
+    uint32_t* member = s.member.data();
+    for (const auto& h : b.handles) {
+        std::copy_n(h->rows.begin(), h->num_distinct, s.keys.begin());
+        s.distinct.add(s.keys.data(), h->num_distinct, s.place.data());
+        for (size_t k = 0; k < h->num_keys; ++k) member[k] = s.place[h->member[k]];
+        b.member.push_back(member);
+        member += h->num_keys;
+    }
+    b.num_places = s.distinct.size();
+    std::copy_n(s.distinct.keys(), b.num_places, s.rows.begin());
+    b.rows = s.rows.data();
+}
+
+// Sums the gradients of the places that are `owner`'s.
+void Table::add_gradients(Batch& b, Sources& sources, uint32_t owner) const {
+    SumArgs a{};
+    a.sums = b.sums;
+    a.next = owner;
+    a.step = b.threads;
+    a.dim = layout_.dim;
+    for (size_t i = 0; i < b.handles.size(); ++i) {
+        const Pulled& h = *b.handles[i];
+        a.gradients = static_cast<const char*>(b.gradients[i].values);
+        a.stride = b.gradients[i].stride;
+        a.member = b.member[i];
+        a.sample = nullptr;
+        a.coefficient = nullptr;
+        a.num_sources = static_cast<int64_t>(h.num_keys);
+        const bool plain = b.threads == 1 && h.offsets.empty() && !is_weighted(h);
+        if (!plain) {
+            a.num_sources = config_.float64
+                                ? list_sources<double>(h, b.member[i], owner, b.threads, sources)
+                                : list_sources<float>(h, b.member[i], owner, b.threads, sources);
+            a.member = sources.member.data();
+            a.sample = sources.sample.data();
+            if (is_weighted(h)) a.coefficient = sources.coefficient.data();
+        }
+        if (!kernels_.sum(a) && !config_.skip_nonfinite) refuse_nonfinite(i);
+    }
+}
+
+uint64_t Table::apply(const Batch& b, uint32_t owner, double lr) const {
     ApplyArgs a{};
     a.rows = rows_.view();
+    a.places = b.rows;
+    a.num_places = b.num_places;
+    a.first = owner;
+    a.step = b.threads;
+    a.sums = b.sums;
     a.dim = layout_.dim;
     a.state = layout_.state;
     a.lr = lr;
@@ -123,48 +156,38 @@ ApplyArgs Table::apply_args(double lr) const {
     a.beta1 = config_.beta1;
     a.beta2 = config_.beta2;
     a.clip_norm = config_.clip_norm;
-    return a;
-}
-
-void Table::merge_and_apply(Merge& m, double lr, uint64_t step) {
-    gather(m);
-    if (config_.float64) {
-        auto* f = m.weighted ? reinterpret_cast<double*>(m.factor.data()) : nullptr;
-        sort_sources(m.num_unique, m.num_sources, m.start.data(), m.member.data(), m.sample.data(),
-                     m.source.data(), f, reinterpret_cast<double*>(m.coefficient.data()));
-    } else {
-        auto* f = m.weighted ? reinterpret_cast<float*>(m.factor.data()) : nullptr;
-        sort_sources(m.num_unique, m.num_sources, m.start.data(), m.member.data(), m.sample.data(),
-                     m.source.data(), f, reinterpret_cast<float*>(m.coefficient.data()));
-    }
-    ApplyArgs a = apply_args(lr);
-    a.unique = m.unique.data();
-    a.num_unique = m.num_unique;
-    a.start = m.start.data();
-    a.source = m.source.data();
-    a.coefficient = m.weighted ? m.coefficient.data() : nullptr;
-    a.gradients = m.gradients;
-    a.scratch = m.vector.data();
     kernels_.apply(a);
-    m.skipped = a.skipped;
-    if (layout_.step != 0) count_shows(m, step);
+    return a.skipped;
 }
 
-void Table::count_shows(const Merge& m, uint64_t step) {
-    for (uint32_t u = 0; u < m.num_unique; ++u) {
-        char* row = rows_.at(m.unique[u]);
+void Table::count_shows(const Batch& b, PushScratch& s, uint64_t step) {
+    if (layout_.show != 0) {
+        s.shows.assign(b.num_places, 0);
+        s.clicks.assign(b.num_places, 0.0f);
+    }
+    for (size_t i = 0; layout_.show != 0 && i < b.handles.size(); ++i) {
+        const Pulled& h = *b.handles[i];
+        for (int64_t sample = 0; sample < h.num_samples; ++sample) {
+            const auto at = static_cast<size_t>(sample);
+            const int64_t begin = h.offsets.empty() ? sample : h.offsets[at];
+            const int64_t end = h.offsets.empty() ? sample + 1 : h.offsets[at + 1];
+            const float click = b.clicks.empty() ? 0.0f : b.clicks[i][sample];
+            for (int64_t k = begin; k < end; ++k) {
+                ++s.shows[b.member[i][k]];
+                s.clicks[b.member[i][k]] += click;
+            }
+        }
+    }
+    for (uint32_t u = 0; u < b.num_places; ++u) {
+        if (b.rows[u] == kNoRow) continue;
+        char* row = rows_.at(b.rows[u]);
         uint32_t& last = field<uint32_t>(row, layout_.step);
         if (layout_.show != 0) {
             const float kept = decay(step - last);
-            float clicks = 0;
-            if (m.clicks != nullptr) {
-                for (uint32_t s = m.start[u]; s < m.start[u + 1]; ++s)
-                    clicks += m.clicks[m.source[s]];
-            }
             float& show = field<float>(row, layout_.show);
             float& click = field<float>(row, layout_.click);
-            show = show * kept + static_cast<float>(m.start[u + 1] - m.start[u]);
-            click = click * kept + clicks;
+            show = show * kept + static_cast<float>(s.shows[u]);
+            click = click * kept + s.clicks[u];
         }
         last = static_cast<uint32_t>(step);
     }
@@ -206,94 +229,55 @@ void Table::refuse_nonfinite(size_t handle) const {
                                 "rate, or set nonfinite=\"skip\" to leave such rows out");
 }
 
-void Table::check_finite(const std::vector<std::shared_ptr<Pulled>>& handles,
-                         const std::vector<Gradient>& gradients) const {
-    for (size_t h = 0; !config_.skip_nonfinite && h < handles.size(); ++h) {
-        if (!kernels_.finite(gradients[h].values, handles[h]->num_samples, layout_.dim,
-                             gradients[h].stride)) {
-            refuse_nonfinite(h);
+// A gradient that is read once is checked on the way, by add_gradients().
+void Table::check_finite(const Batch& b) const {
+    for (size_t i = 0; !config_.skip_nonfinite && i < b.handles.size(); ++i) {
+        const Pulled& h = *b.handles[i];
+        if (b.threads == 1 && h.offsets.empty() && !is_weighted(h)) continue;
+        if (!kernels_.finite(b.gradients[i].values, h.num_samples, layout_.dim,
+                             b.gradients[i].stride)) {
+            refuse_nonfinite(i);
         }
     }
 }
 
-// Everything that can fail for lack of memory is done here, before any row changes.
-uint32_t Table::prepare_push(Batch& batch) {
-    const auto& handles = *batch.handles;
+// All sums are made before any row changes: whatever can fail has then failed.
+PushStats Table::push_batch(Batch& b, uint64_t step, double lr) {
+    PushScratch& scratch = PushScratch::mine();
+    join_handles(b, scratch);
     uint64_t num_keys = 0;
-    bool weighted = false;
-    for (size_t h = 0; h < handles.size(); ++h) {
-        num_keys += handles[h]->rows.size();
-        weighted |= is_weighted(*handles[h]);
-        const Gradient& gradient = (*batch.gradients)[h];
-        const char* g = static_cast<const char*>(gradient.values);
-        const auto n = static_cast<size_t>(handles[h]->num_samples);
-        batch.gradient_of.reserve(batch.gradient_of.size() + n);
-        for (size_t s = 0; s < n; ++s, g += gradient.stride) batch.gradient_of.push_back(g);
-        if (!batch.clicks->empty()) {
-            const float* c = (*batch.clicks)[h];
-            batch.click_of.insert(batch.click_of.end(), c, c + n);
+    for (const auto& h : b.handles) num_keys += h->num_keys;
+    if (num_keys >= static_cast<uint64_t>(kParallelMinKeys)) {
+        b.threads = static_cast<uint32_t>(config_.threads);
+    }
+    check_finite(b);
+    b.sums = scratch.aligned_sums(size_t{b.num_places} * layout_.dim * layout_.value_bytes);
+    if (scratch.sources.size() < b.threads) scratch.sources.resize(b.threads);
+    std::vector<uint64_t> skipped(b.threads);
+    const auto sum = [&](int t) {
+        add_gradients(b, scratch.sources[static_cast<size_t>(t)], static_cast<uint32_t>(t));
+    };
+    const auto preserve = [&](int share) {
+        for (uint32_t u = 0; share == 0 && !snapshots_.empty() && u < b.num_places; ++u) {
+            if (b.rows[u] != kNoRow) before_write(b.rows[u]);
         }
+    };
+    const auto update = [&](int t) {
+        skipped[static_cast<size_t>(t)] = apply(b, static_cast<uint32_t>(t), lr);
+    };
+    if (b.threads == 1) {
+        sum(0);
+        preserve(0);
+        update(0);
+    } else {
+        run_phases(static_cast<int>(b.threads), sum, preserve, update);
     }
-    if (num_keys >= UINT32_MAX || batch.gradient_of.size() >= UINT32_MAX) {
-        throw std::invalid_argument("push: more than 2^32 keys in one batch; use smaller batches");
-    }
-    const bool alone = num_keys < static_cast<uint64_t>(kParallelMinKeys);
-    const auto threads = alone ? 1u : static_cast<uint32_t>(config_.threads);
-    for (uint32_t t = 0; t < threads; ++t) {
-        Merge& m = *merges_[t];
-        m.handles = &handles;
-        m.gradients = batch.gradient_of.data();
-        m.clicks = batch.click_of.empty() ? nullptr : batch.click_of.data();
-        m.owner = t;
-        m.threads = threads;
-        m.weighted = weighted;
-        m.reserve(num_keys, layout_);
-    }
-    for (size_t h = 0; !snapshots_.empty() && h < handles.size(); ++h) {
-        for (const uint32_t row : handles[h]->rows) {
-            if (row != kNoRow) before_write(row);
-        }
-    }
-    return threads;
-}
-
-PushStats Table::push_merged(const std::vector<std::shared_ptr<Pulled>>& handles,
-                             const std::vector<Gradient>& gradients, uint64_t step, double lr,
-                             const std::vector<const float*>& clicks) {
-    check_finite(handles, gradients);
-    Batch batch{&handles, &gradients, &clicks, {}, {}};
-    const uint32_t threads = prepare_push(batch);
-    run_parallel(static_cast<int>(threads),
-                 [&](int t) { merge_and_apply(*merges_[static_cast<size_t>(t)], lr, step); });
+    if (layout_.step != 0) count_shows(b, scratch, step);
     PushStats result;
-    for (uint32_t t = 0; t < threads; ++t) {
-        result.rows += merges_[t]->num_unique;
-        result.skipped += merges_[t]->skipped;
-    }
+    result.rows =
+        b.num_places - static_cast<uint64_t>(std::count(b.rows, b.rows + b.num_places, kNoRow));
+    for (const uint64_t n : skipped) result.skipped += n;
     return result;
-}
-
-// The push of one plain pull, which has listed its rows: gradients are read once, and rows touched
-// once. Sums are taken in key order, so the bits are those of push_merged().
-PushStats Table::push_listed(const Pulled& h, const Gradient& gradient, double lr) {
-    // Shared by the tables of a thread, so that it stays in the cache from one to the next.
-    static thread_local std::vector<char> scratch;
-    constexpr size_t kLine = 64;
-    const size_t bytes = size_t{h.num_unique} * layout_.dim * layout_.value_bytes + kLine;
-    if (scratch.size() < bytes) scratch.resize(bytes);
-    const auto misplaced = reinterpret_cast<uintptr_t>(scratch.data()) % kLine;
-    char* sums = scratch.data() + (kLine - misplaced) % kLine;
-    const bool finite =
-        kernels_.sum({h.member.data(), h.num_samples, static_cast<const char*>(gradient.values),
-                      gradient.stride, sums, layout_.dim});
-    if (!finite && !config_.skip_nonfinite) refuse_nonfinite(0);
-    for (uint32_t u = 0; !snapshots_.empty() && u < h.num_unique; ++u) before_write(h.unique[u]);
-    ApplyArgs a = apply_args(lr);
-    a.unique = h.unique.data();
-    a.num_unique = h.num_unique;
-    a.merged = sums;
-    kernels_.apply(a);
-    return {h.num_unique, a.skipped, 0};
 }
 
 PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
@@ -301,9 +285,8 @@ PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
                       const std::vector<const float*>& clicks) {
     const std::unique_lock lock(mutex_);
     check_push(handles, step);
-    PushStats result = handles.size() == 1 && handles[0]->listed
-                           ? push_listed(*handles[0], gradients[0], lr)
-                           : push_merged(handles, gradients, step, lr, clicks);
+    Batch batch{handles, gradients, clicks, {}, nullptr, 0, 1, nullptr};
+    PushStats result = push_batch(batch, step, lr);
     step_ = step;
     stats_.pushed_rows += result.rows;
     stats_.nonfinite_skipped += result.skipped;
@@ -320,8 +303,7 @@ void Table::close(Pulled& handle) {
     if (cold_) unpin(handle);
     // Memory of this size goes back to the system when freed, and costs page faults at each pull.
     if (spares_.size() < spares_.capacity()) {
-        spares_.push_back(
-            {std::move(handle.rows), std::move(handle.unique), std::move(handle.member)});
+        spares_.push_back({std::move(handle.rows), std::move(handle.member)});
     }
 }
 

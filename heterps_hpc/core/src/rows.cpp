@@ -21,7 +21,6 @@ RowLayout::RowLayout(const Config& c)
     uint32_t at = dim * value_bytes;
     const auto take = [&at](uint32_t bytes) { return at += bytes, at - bytes; };
     state = take(state_dim * value_bytes);
-    mark = take(4);
     if (c.counters || c.track_steps || c.max_age != 0) step = take(4);
     if (c.counters) {
         show = take(4);

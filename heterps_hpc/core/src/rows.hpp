@@ -1,6 +1,6 @@
 // Rows in memory: where a row's fields lie, and which rows of which partition are in use.
 //
-//   row   = vector | optimizer state | mark | optional fields | key
+//   row   = vector | optimizer state | optional fields | key
 //   block = some 16 KiB of rows of one partition: the unit of copy-on-write
 //   chunk = a power of two of rows: the unit of allocation, so row -> address is one look-up in a
 //           directory small enough for the first-level cache
@@ -20,7 +20,7 @@ constexpr uint32_t kNoRow = 0xffffffffu;  // no such row
 struct RowLayout {
     explicit RowLayout(const Config& config);
     uint32_t dim, state_dim, value_bytes;  // value_bytes = size of one float
-    uint32_t state, mark, step = 0, show = 0, click = 0, heat = 0, key;
+    uint32_t state, step = 0, show = 0, click = 0, heat = 0, key;
     uint32_t stride;
 };
 

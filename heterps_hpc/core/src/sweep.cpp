@@ -19,25 +19,19 @@ bool Table::expired(const char* row, uint64_t step) const {
     return config_.show_weight * (show - click) + config_.click_weight * click < config_.min_score;
 }
 
-// Rows of pulls not yet pushed must stay: their gradients are still to come. They are listed, and
-// marked with their place in the list (a sparse set, as in a push).
-std::vector<uint32_t> Table::mark_pinned() {
-    std::vector<uint32_t> pinned;
+// Rows of pulls not yet pushed must stay: their gradients are still to come.
+std::vector<bool> Table::pinned_rows() const {
+    std::vector<bool> pinned(size_t{rows_.num_blocks()} * rows_.rows_per_block());
     for (const Pulled* h : open_handles_) {
-        for (const uint32_t row : h->rows) {
-            if (row == kNoRow) continue;
-            uint32_t& place = field<uint32_t>(rows_.at(row), layout_.mark);
-            if (place < pinned.size() && pinned[place] == row) continue;
-            if (!snapshots_.empty()) before_write(row);
-            place = static_cast<uint32_t>(pinned.size());
-            pinned.push_back(row);
+        for (uint32_t u = 0; u < h->num_distinct; ++u) {
+            if (h->rows[u] != kNoRow) pinned[h->rows[u]] = true;
         }
     }
     return pinned;
 }
 
 uint64_t Table::sweep_partition(uint32_t partition, uint64_t step,
-                                const std::vector<uint32_t>& pinned) {
+                                const std::vector<bool>& pinned) {
     uint64_t evicted = 0;
     for (const uint32_t b : rows_.blocks_of(partition)) {
         for (uint32_t i = 0; i < rows_.rows_per_block(); ++i) {
@@ -45,8 +39,7 @@ uint64_t Table::sweep_partition(uint32_t partition, uint64_t step,
             const uint32_t row = rows_.first_row(b) + i;
             char* p = rows_.at(row);
             if (!expired(p, step)) continue;
-            const uint32_t place = field<uint32_t>(p, layout_.mark);
-            if (place < pinned.size() && pinned[place] == row) continue;
+            if (pinned[row]) continue;
             index_.erase(Index::tag_of(key_at(p)), row);
             rows_.release(row);
             ++evicted;
@@ -61,12 +54,10 @@ uint64_t Table::sweep(uint64_t step) {
     if (config_.max_age == 0 && !config_.evict_by_score) return 0;
     const uint64_t every = config_.evict_every;
     uint64_t evicted = 0;
-    std::vector<uint32_t> pinned;
-    bool marked = false;
+    std::vector<bool> pinned;
     for (const uint32_t p : held_list_) {
         if (step % every != uint64_t{p} * every / config_.num_partitions) continue;
-        if (!marked) pinned = mark_pinned();
-        marked = true;
+        if (pinned.empty()) pinned = pinned_rows();
         evicted += sweep_partition(p, step, pinned);
         if (cold_) evicted += sweep_cold(p, step);
     }

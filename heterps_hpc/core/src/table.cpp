@@ -3,7 +3,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "merge.hpp"
 #include "snapshot.hpp"
 
 namespace hps {
@@ -53,7 +52,6 @@ Table::Table(const Config& config, std::vector<uint32_t> partitions, const char*
       index_(arena_),
       rows_(arena_, layout_, config.num_partitions),
       admission_(config.admission, config.sketch_bytes, config.num_partitions) {
-    for (int t = 0; t < config.threads; ++t) merges_.push_back(std::make_unique<Merge>());
     if (config.hot_bytes == 0) return;
     const uint64_t rows = config.hot_bytes / layout_.stride;
     hot_limit_ = std::max<uint64_t>(rows / std::max<size_t>(held_list_.size(), 1), 1);
@@ -143,33 +141,6 @@ void Table::read(const uint64_t* keys, int64_t n, bool* found, char* vectors, ch
     }
 }
 
-void Table::load(uint32_t partition, const RowArrays& in, int64_t n) {
-    const std::unique_lock lock(mutex_);
-    const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
-    const size_t state_bytes = size_t{layout_.state_dim} * layout_.value_bytes;
-    std::vector<char> record;
-    for (int64_t i = 0; i < n; ++i) {
-        if (cold_) compact();
-        uint32_t row = find(in.keys[i], record);
-        if (row != kNoRow && (row & kCold) != 0) row = promote(row, record.data(), partition);
-        if (row == kNoRow) {
-            row = new_row(in.keys[i], partition);
-            ++stats_.loaded;
-        } else {
-            before_write(row);
-        }
-        char* p = rows_.at(row);
-        std::memcpy(p, in.vectors + static_cast<size_t>(i) * vector_bytes, vector_bytes);
-        std::memcpy(p + layout_.state, in.state + static_cast<size_t>(i) * state_bytes,
-                    state_bytes);
-        if (layout_.step != 0) field<uint32_t>(p, layout_.step) = in.step[i];
-        if (layout_.show != 0) {
-            field<float>(p, layout_.show) = in.show[i];
-            field<float>(p, layout_.click) = in.click[i];
-        }
-    }
-}
-
 void Table::load_admission(uint32_t partition, Sightings sightings) {
     const std::unique_lock lock(mutex_);
     admission_.load(partition, std::move(sightings));
@@ -209,7 +180,6 @@ size_t Table::memory_bytes() const {
     size_t bytes = arena_.used_bytes() + index_.directory_bytes() + rows_.bookkeeping_bytes() +
                    admission_.bytes();
     if (cold_) bytes += cold_->memory_bytes();
-    for (const auto& merge : merges_) bytes += merge->bytes();
     return bytes;
 }
 

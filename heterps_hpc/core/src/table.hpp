@@ -21,8 +21,13 @@
 
 namespace hps {
 
+class Distinct;
 class Snapshot;
 class Table;
+struct Miss;
+struct PullScratch;
+struct PushScratch;
+struct Sources;
 
 struct PullArgs {
     const uint64_t* keys;
@@ -34,6 +39,9 @@ struct PullArgs {
     char* out;
     int64_t out_stride;  // bytes
     bool train;
+    // Keys that have no row in this pull, whatever the table says: it is made again, and they were
+    // not admitted when it was made first. Or null.
+    const std::unordered_set<uint64_t>* absent;
 };
 
 // The rows that a training pull resolved, kept for the push of the same batch.
@@ -43,15 +51,14 @@ struct Pulled {
     std::shared_ptr<Table> table;
     int64_t num_samples = 0;
     bool mean = false;
-    bool open = false;           // pushed or discarded handles are closed
-    std::vector<uint32_t> rows;  // per key; kNoRow = not in this table
-    bool listed = false;         // the pull already told equal rows apart:
-    uint32_t num_unique = 0;
-    std::vector<uint32_t> unique;  // rows, in order of first appearance
-    std::vector<uint32_t> member;  // per key: its row's place in `unique`, or kNoRow
+    bool open = false;  // pushed or discarded handles are closed
+    size_t num_keys = 0;
+    uint32_t num_distinct = 0;
+    std::vector<uint32_t> rows;    // per distinct key, by first appearance; kNoRow = not in here
+    std::vector<uint32_t> member;  // per key: its place in `rows`
     std::vector<int64_t> offsets;  // empty = one key per sample
     std::vector<char> weights;
-    std::vector<uint64_t> absent;  // keys that were not admitted
+    std::vector<uint64_t> absent;  // keys that were not admitted, once per sighting
 };
 
 struct Gradient {
@@ -110,8 +117,7 @@ class Table : public std::enable_shared_from_this<Table> {
 
  private:
     friend class Snapshot;
-    struct Chunk;
-    struct Merge;
+    struct Lookup;
     struct Batch;
 
     uint64_t& key_at(char* row) const { return field<uint64_t>(row, layout_.key); }
@@ -120,32 +126,35 @@ class Table : public std::enable_shared_from_this<Table> {
     uint32_t create(uint64_t key, uint32_t partition);
     uint32_t new_row(uint64_t key, uint32_t partition);
     void initial_vector(uint64_t key, char* vector) const;
+    uint32_t row_to_load(uint64_t key, uint32_t partition, bool certain, std::vector<char>& record);
+    void write_row(uint32_t row, const RowArrays& in, size_t i);
     void before_write(uint32_t row);
 
-    void pull_range(const PullArgs& a, Pulled* handle, int64_t first, int64_t last,
-                    std::vector<int64_t>* deferred);
-    void pull_parallel(const PullArgs& a, Pulled* handle, int threads);
-    void fetch_buckets(Chunk& chunk) const;
-    void fetch_rows(Chunk& chunk) const;
-    void verify(Chunk& chunk) const;
-    void settle(Chunk& chunk, int i, Pulled* handle);
-    void list_rows(const Chunk& chunk, int64_t key, Pulled& handle) const;
-    bool may_list(const PullArgs& a, int threads) const;
-    void settle_misses(Chunk& chunk, int64_t key, Pulled* handle, std::vector<int64_t>* deferred);
+    // See lookup.cpp.
+    void fetch_buckets(const uint32_t* tags, uint32_t first, uint32_t last) const;
+    void fetch_rows(const uint32_t* tags, uint32_t first, uint32_t last, uint32_t* rows,
+                    const char** vectors) const;
+    void look_up(const Distinct& keys, uint32_t first, uint32_t last, uint32_t* rows,
+                 const char** vectors, std::vector<Miss>& misses) const;
+    char* loose_vector(PullScratch& scratch) const;
+    bool settle(Lookup& lookup, const Miss& miss, std::vector<char>& record);
+    bool settle_all(Lookup& lookup, uint32_t first, uint32_t last, std::vector<Miss>& misses);
+    void note_absent(const Lookup& lookup, int64_t first, int64_t last);
+
+    std::shared_ptr<Pulled> new_handle(const PullArgs& a);
+    void pull_rows(Lookup& lookup);
+    void pull_alone(Lookup& lookup);
+    void pull_together(Lookup& lookup, int threads);
+    void evaluate(const PullArgs& a);
 
     void check_push(const std::vector<std::shared_ptr<Pulled>>& handles, uint64_t step) const;
-    void check_finite(const std::vector<std::shared_ptr<Pulled>>& handles,
-                      const std::vector<Gradient>& gradients) const;
+    void check_finite(const Batch& batch) const;
     [[noreturn]] void refuse_nonfinite(size_t handle) const;
-    PushStats push_listed(const Pulled& handle, const Gradient& gradient, double lr);
-    PushStats push_merged(const std::vector<std::shared_ptr<Pulled>>& handles,
-                          const std::vector<Gradient>& gradients, uint64_t step, double lr,
-                          const std::vector<const float*>& clicks);
-    ApplyArgs apply_args(double lr) const;
-    uint32_t prepare_push(Batch& batch);  // returns the number of threads
-    void merge_and_apply(Merge& merge, double lr, uint64_t step);
-    void gather(Merge& merge) const;
-    void count_shows(const Merge& merge, uint64_t step);
+    void join_handles(Batch& batch, PushScratch& scratch) const;
+    void add_gradients(Batch& batch, Sources& sources, uint32_t owner) const;
+    uint64_t apply(const Batch& batch, uint32_t owner, double lr) const;
+    void count_shows(const Batch& batch, PushScratch& scratch, uint64_t step);
+    PushStats push_batch(Batch& batch, uint64_t step, double lr);
     void count_sightings(const std::vector<std::shared_ptr<Pulled>>& handles);
     void close(Pulled& handle);
 
@@ -162,9 +171,8 @@ class Table : public std::enable_shared_from_this<Table> {
     uint64_t sweep_cold(uint32_t partition, uint64_t step);
 
     uint64_t sweep(uint64_t step);
-    uint64_t sweep_partition(uint32_t partition, uint64_t step,
-                             const std::vector<uint32_t>& pinned);
-    std::vector<uint32_t> mark_pinned();
+    uint64_t sweep_partition(uint32_t partition, uint64_t step, const std::vector<bool>& pinned);
+    std::vector<bool> pinned_rows() const;
     bool expired(const char* row, uint64_t step) const;
     float decay(uint64_t steps) const;
 
@@ -186,7 +194,7 @@ class Table : public std::enable_shared_from_this<Table> {
     uint64_t step_ = 0;
     std::unordered_set<Pulled*> open_handles_;
     struct Spare {
-        std::vector<uint32_t> rows, unique, member;
+        std::vector<uint32_t> rows, member;
     };
     std::vector<Spare> spares_;  // memory of closed handles, for the next ones
     std::vector<Snapshot*> snapshots_;
@@ -199,7 +207,6 @@ class Table : public std::enable_shared_from_this<Table> {
     std::vector<Clock> clocks_;
     std::unique_ptr<ColdFile> cold_;
     std::unique_ptr<Fetcher> fetcher_;
-    std::vector<std::unique_ptr<Merge>> merges_;  // scratch of one push, per thread
 };
 
 }  // namespace hps

@@ -21,8 +21,9 @@ void Table::pin(uint32_t row) {
 }
 
 void Table::unpin(const Pulled& handle) {
-    for (const uint32_t row : handle.rows) {
-        if (row != kNoRow) field<uint32_t>(rows_.at(row), layout_.heat) -= kPin;
+    for (uint32_t u = 0; u < handle.num_distinct; ++u) {
+        if (handle.rows[u] != kNoRow)
+            field<uint32_t>(rows_.at(handle.rows[u]), layout_.heat) -= kPin;
     }
     for (Clock& clock : clocks_) clock.limit = hot_limit_;
 }

@@ -1,0 +1,20 @@
+// One pull under way: its keys, the place of each in the list of distinct keys, and their rows.
+#pragma once
+#include <cstdint>
+
+#include "scratch.hpp"
+#include "table.hpp"
+
+namespace hps {
+
+struct Table::Lookup {
+    const PullArgs& args;
+    Pulled* handle;  // null in evaluation
+    PullScratch& scratch;
+    uint32_t* rows;    // per place
+    uint32_t* member;  // per key
+
+    const uint64_t* keys() const { return scratch.distinct[0].keys(); }
+};
+
+}  // namespace hps
