@@ -147,6 +147,7 @@ def tiers(report: Report, num_rows: int) -> None:
 def main() -> None:
     parser = standard_options(__doc__)
     parser.add_argument("--only", nargs="+", help="some of a b c d memory growth tiers")
+    parser.add_argument("--repeats", type=int, help="turns of each contender (7; quick 5)")
     parser.add_argument(
         "--clock",
         choices=["wall", "cpu"],
@@ -160,9 +161,10 @@ def main() -> None:
     report = Report("table", "The table: pull + push, row-wise Adagrad, one thread")
     if options.clock == "cpu":
         report.notes.append("Workloads timed by processor seconds: the machine was not idle.")
+    repeats = options.repeats or (5 if options.quick else 7)
     for part in parts:
         if part in WORKLOADS:
-            compare(report, part, repeats=5 if options.quick else 7, clock=options.clock)
+            compare(report, part, repeats, options.clock)
         elif part == "memory":
             memory(report, 2_000_000 if options.quick else 10_000_000)
         elif part == "growth":

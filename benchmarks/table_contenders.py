@@ -21,6 +21,15 @@ Indices = list[NDArray[np.int64]]
 Step = Callable[[Indices], None]
 
 
+def _on_cache_line(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same values where torch would put them; numpy's large arrays start 16 bytes off."""
+    room = np.empty(matrix.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    placed = room[start : start + matrix.nbytes].view(matrix.dtype).reshape(matrix.shape)
+    placed[...] = matrix
+    return placed
+
+
 def heterps(w: Workload, threads: int = 1) -> tuple[Step, Callable[[Indices], Any]]:
     """Our table: 64-bit keys, hashed."""
     from heterps_hpc.core import Table, TableConfig
@@ -34,8 +43,8 @@ def heterps(w: Workload, threads: int = 1) -> tuple[Step, Callable[[Indices], An
             handle = table.pull(keys, out=np.empty((len(keys), w.dim), np.float32))
             assert handle is not None
             table.discard(handle)
-    gradient = w.gradient()
-    out = np.empty_like(gradient)
+    gradient = _on_cache_line(w.gradient())
+    out = _on_cache_line(gradient)
     columns = [slice(s * w.dim, (s + 1) * w.dim) for s in range(w.num_slots)]
     offsets = None
     if w.keys_per_slot > 1:
@@ -58,8 +67,8 @@ def limit(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
     library = _limit_library()
     stride = 4 * (w.dim + 1)
     rows = np.zeros(w.num_slots * w.num_rows * stride, np.uint8)  # numpy asks for huge pages
-    gradient = w.gradient()
-    out = np.empty_like(gradient)
+    gradient = _on_cache_line(w.gradient())
+    out = _on_cache_line(gradient)
     wide = w.num_slots * w.dim * 4
 
     def step(batch: Any) -> None:
@@ -106,7 +115,7 @@ def fbgemm(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
         eps=1e-8,
     )
     module.init_embedding_weights_uniform(-0.01, 0.01)
-    gradient = torch.from_numpy(w.gradient())
+    gradient = torch.from_numpy(_on_cache_line(w.gradient()))
     n = w.batch_size * w.num_slots
     offsets = torch.arange(n + 1, dtype=torch.int64) * w.keys_per_slot
 
@@ -127,7 +136,7 @@ def torch_bags(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
     ]
     optimizer = torch.optim.Adagrad([b.weight for b in bags], lr=0.01, eps=1e-8)
     columns = np.split(w.gradient(), w.num_slots, axis=1)
-    gradients = [torch.from_numpy(np.ascontiguousarray(g)) for g in columns]
+    gradients = [torch.from_numpy(_on_cache_line(np.ascontiguousarray(g))) for g in columns]
     offsets = torch.arange(w.batch_size, dtype=torch.int64) * w.keys_per_slot
 
     def step(batch: Any) -> None:
