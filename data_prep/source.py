@@ -150,20 +150,17 @@ class TextSource:
         position = lines.position
         if position == 0 and self.has_header:
             lines.skip_line()
-        passed, read = 0, lines.bytes_read
-        base: int | None = None
+        read = lines.bytes_read
+        passed: int | None = None  # lines before the block: counted from the first bad row on
         for offset, text in lines.until(end):
             block = self._block(file, offset, text)
-            if block.bad and base is None:  # only now is the number of the line worth counting
-                base = count_lines(lines.path, offset) - passed
-            yield Block(
-                block.rows,
-                block.time,
-                lines.bytes_read - read,
-                block.bad,
-                None if base is None else base + passed + 1,
-            )
-            passed, read = passed + num_lines(text), lines.bytes_read
+            if block.bad and passed is None:
+                passed = count_lines(lines.path, offset)
+            line = None if passed is None else passed + 1
+            yield Block(block.rows, block.time, lines.bytes_read - read, block.bad, line)
+            read = lines.bytes_read
+            if passed is not None:
+                passed += num_lines(text)
 
     def _block(self, file: int, offset: int, text: bytes) -> Block:
         clean = text.replace(b"\r\n", b"\n") if b"\r" in text else text

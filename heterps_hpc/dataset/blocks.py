@@ -29,14 +29,19 @@ class Blocks:
         chosen = [by_row[place] for place in self.order]
         self._addresses = np.array([addresses[column.path] for column in chosen], np.int64)
         sizes = np.array([[column.item_bytes * block_rows] for column in chosen], np.int64)
+        self._known: dict[int, list[tuple[int, int, int]]] = {}
         if chosen:
             self._gaps = np.diff(self._addresses, axis=0) != sizes[:-1]
             self._gaps[_MAX_BUFFERS - 1 :: _MAX_BUFFERS] = True
 
     def groups(self, block: int) -> list[tuple[int, int, int]]:
         """(first in the order, one past the last, place in the file) of columns side by side."""
-        if not self.order:
-            return []
+        known = self._known.get(block)
+        if known is None:
+            known = self._known[block] = self._find(block)
+        return known
+
+    def _find(self, block: int) -> list[tuple[int, int, int]]:
         starts = [0, *(np.flatnonzero(self._gaps[:, block]) + 1).tolist()]
         places = self._addresses[starts, block].tolist()
         bounds = pairwise([*starts, len(self.order)])

@@ -29,7 +29,7 @@ from heterps_hpc.errors import UserError
 Int64s = NDArray[np.int64]
 
 WINDOW_ROWS = 131_072
-_ROWS_IN_ORDER = 8192
+_ROWS_IN_ORDER = 16_384
 _BLOCKS, _ROWS = 1, 2  # what a seed is for
 
 

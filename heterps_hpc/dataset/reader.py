@@ -186,11 +186,12 @@ class Reader:
             del stage  # its memory serves the next window
 
     def _load(self, window: Window, cuts: list[Cut]) -> Stage:
+        # ascending and distinct, so as many as there are rows are all of them
+        everything = sum(len(cut.places) for cut in cuts) == window.num_rows
+        if window.rows is None and everything:
+            return self._loader.load(window, None)
         wanted = np.concatenate([cut.places for cut in cuts])
-        if window.rows is not None:
-            return self._loader.load(window, window.rows[wanted])
-        everything = len(wanted) == window.num_rows  # ascending and distinct: all in order
-        return self._loader.load(window, None if everything else wanted)
+        return self._loader.load(window, wanted if window.rows is None else window.rows[wanted])
 
     def _cuts(self, window: Window, first_batch: int) -> list[Cut]:
         """What each batch that meets the window wants of it."""

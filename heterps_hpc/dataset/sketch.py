@@ -18,6 +18,7 @@ _EXACT_LIMIT = 4096
 _REGISTER_BITS = 14
 _NUM_REGISTERS = 1 << _REGISTER_BITS
 _CACHE_BITS = 14
+_PIECE = 8192
 
 
 class Cardinality:
@@ -32,6 +33,11 @@ class Cardinality:
 
     def add(self, keys: UInt64s) -> None:
         """Count some keys, repeats and all."""
+        # in pieces that stay in the processor's cache, and of which the first fills our own
+        for first in range(0, len(keys), _PIECE):
+            self._add(keys[first : first + _PIECE])
+
+    def _add(self, keys: UInt64s) -> None:
         places = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _CACHE_BITS)
         places = places.view(np.int64)
         new = self._cache[places] != keys
@@ -125,4 +131,4 @@ class KeySample:
     def result(self) -> UInt64s:
         """The sample, in random order."""
         self.shrink()
-        return self.keys[np.argsort(self.tags, kind="stable")]
+        return self.keys[np.argsort(self.tags)]

@@ -189,8 +189,7 @@ def _write_key_samples(path: Path, stats: ShardStats) -> FileSpec:
         with h5py.File(sink, "w", libver=shardfile.LIBVER) as file:
             for slot, sample in stats.samples.items():
                 keys: np.ndarray[Any, Any] = sample.result()
-                packed = {"compression": "lzf"} if len(keys) else {}
-                file.create_dataset(slot, data=keys, **packed)
+                file.create_dataset(slot, data=keys)
         sink.check()
         sink.close()
         return settle(partial, path / KEY_SAMPLE_FILE)
