@@ -86,11 +86,13 @@ def test_horovod_is_rebuilt_for_another(changed: str, monkeypatch: pytest.Monkey
 
 
 def test_patch_refuses_a_source_that_it_does_not_know(tmp_path: Path) -> None:
-    (tmp_path / "horovod/torch").mkdir(parents=True)
-    for name in horovod.PATCHED:
-        (tmp_path / name).write_text(f"project(x)\n{horovod.OLD_STANDARD}\n")
+    for name, old, _ in horovod.PATCHES:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(f"{old}\n")
     horovod._patch(tmp_path, own_mpi=False)
-    assert all(horovod.NEW_STANDARD in (tmp_path / name).read_text() for name in horovod.PATCHED)
+    assert all(new in (tmp_path / name).read_text() for name, _, new in horovod.PATCHES)
     with pytest.raises(SetupError, match="does not have"):
         horovod._patch(tmp_path, own_mpi=False)  # what is patched already has no old line
 

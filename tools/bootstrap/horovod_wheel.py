@@ -1,8 +1,9 @@
 """Horovod built from its published source for our torch and our MPI.
 
 Horovod 0.28.1 is the last release and offers no wheels. It asks for C++14 in two places,
-which torch's headers refuse; nothing else needs changing. The wheel is tied to torch,
-Python, MPI and compiler, so all of them are in its key.
+which torch's headers refuse. And its thread wakes every cycle to ask its peers whether there is
+work, which costs a CPU rank a tenth of its core: ours sleeps until there is some. The wheel is
+tied to torch, Python, MPI and compiler, so all of them are in its key.
 """
 
 import hashlib
@@ -18,9 +19,43 @@ from tools.bootstrap.progress import Progress, SetupError
 
 VERSION = "0.28.1"
 SOURCE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-PATCHED = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
-OLD_STANDARD = "set(CMAKE_CXX_STANDARD 14)"
-NEW_STANDARD = "set(CMAKE_CXX_STANDARD 20)"
+# file, a text that occurs in it exactly once, and what replaces it
+PATCHES = (
+    ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
+    ("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
+    ("horovod/common/tensor_queue.h", "#include <queue>", "#include <queue>\n#include <semaphore>"),
+    (
+        "horovod/common/tensor_queue.h",
+        "class TensorQueue {",
+        "inline std::counting_semaphore<> work_arrived{0};\n\nclass TensorQueue {",
+    ),
+    (
+        "horovod/common/tensor_queue.cc",
+        "tensor_table_.emplace(e.tensor_name, std::move(e));",
+        "tensor_table_.emplace(e.tensor_name, std::move(e));\n  work_arrived.release();",
+    ),
+    (
+        "horovod/common/tensor_queue.cc",
+        "tensor_table_.emplace(entries[i].tensor_name, std::move(entries[i]));",
+        "tensor_table_.emplace(entries[i].tensor_name, std::move(entries[i]));\n"
+        "    work_arrived.release();",
+    ),
+    (  # a tensor that a peer did not have yet is asked for again at once
+        "horovod/common/tensor_queue.cc",
+        "messages.pop_front();",
+        "messages.pop_front();\n    work_arrived.release();",
+    ),
+    (
+        "horovod/common/operations.cc",
+        "std::this_thread::sleep_for(sleep_duration);",
+        "work_arrived.try_acquire_for(sleep_duration);",
+    ),
+    (
+        "horovod/common/operations.cc",
+        "    horovod_global.background_thread.join();",
+        "    work_arrived.release();\n    horovod_global.background_thread.join();",
+    ),
+)
 # Libraries are found relative to the wheel's own place, so that it serves any environment;
 # a site's MPI lies elsewhere and is found by the path it was linked with.
 RUNPATH = r"""
@@ -52,7 +87,7 @@ def horovod_key(mpi: Mpi, torch_build: str, toolchain: str) -> dict[str, object]
     """Everything the wheel depends on."""
     return {
         "source": SOURCE_SHA256,
-        "patch": [PATCHED, NEW_STANDARD, RUNPATH],
+        "patch": [PATCHES, RUNPATH],
         "options": build_options(mpi, os.environ),
         "mpi": mpi.identity,
         "torch": torch_build,
@@ -110,12 +145,11 @@ def _unpack(archive: Path, target: Path) -> Path:
 
 
 def _patch(source: Path, own_mpi: bool) -> None:
-    for name in PATCHED:
+    for name, old, new in PATCHES:
         path = source / name
         text = path.read_text()
-        if text.count(OLD_STANDARD) != 1:
-            raise SetupError(f"horovod's {name} does not have {OLD_STANDARD!r} once")
-        text = text.replace(OLD_STANDARD, NEW_STANDARD)
-        if name.startswith("horovod/torch"):
-            text += RUNPATH % ("TRUE" if own_mpi else "FALSE")
-        path.write_text(text)
+        if text.count(old) != 1:
+            raise SetupError(f"horovod's {name} does not have {old!r} once")
+        path.write_text(text.replace(old, new))
+    with (source / "horovod/torch/CMakeLists.txt").open("a") as file:
+        file.write(RUNPATH % ("TRUE" if own_mpi else "FALSE"))
