@@ -19,13 +19,48 @@ struct Width<T, 0> {
     int dim_;
 };
 
+// Eight numbers at once, wherever they lie: short loops over an array are not always vectorised.
+template <class T>
+struct Eight {
+    typedef T type __attribute__((vector_size(kLanes * sizeof(T)), aligned(sizeof(T)), may_alias));
+};
+template <int DIM>
+constexpr bool in_eights = DIM != 0 && DIM % kLanes == 0;
+
+// out = a * scale
+template <class T, int DIM>
+inline void scale_into(T* __restrict out, const T* __restrict a, T scale, Width<T, DIM> w) {
+    if constexpr (in_eights<DIM>) {
+        using V = typename Eight<T>::type;
+        for (int i = 0; i < DIM / kLanes; ++i) {
+            reinterpret_cast<V*>(out)[i] = reinterpret_cast<const V*>(a)[i] * scale;
+        }
+    } else {
+        for (int i = 0; i < w.size(); ++i) out[i] = a[i] * scale;
+    }
+}
+
+// v -= g * rate
+template <class T, int DIM>
+inline void descend(T* __restrict v, const T* __restrict g, T rate, Width<T, DIM> w) {
+    if constexpr (in_eights<DIM>) {
+        using V = typename Eight<T>::type;
+        for (int i = 0; i < DIM / kLanes; ++i) {
+            reinterpret_cast<V*>(v)[i] -= reinterpret_cast<const V*>(g)[i] * rate;
+        }
+    } else {
+        for (int i = 0; i < w.size(); ++i) v[i] -= rate * g[i];
+    }
+}
+
 // Sum of squares in eight interleaved partial sums, added as a tree: the same on every ISA.
 template <class T, int DIM>
 inline T sum_squares(const T* g, Width<T, DIM> w) {
-    T lane[kLanes] = {};
+    typename Eight<T>::type lane = {};
     int i = 0;
     for (; i + kLanes <= w.size(); i += kLanes) {
-        for (int j = 0; j < kLanes; ++j) lane[j] += g[i + j] * g[i + j];
+        const auto eight = *reinterpret_cast<const typename Eight<T>::type*>(g + i);
+        lane += eight * eight;
     }
     for (int j = 0; i + j < w.size(); ++j) lane[j] += g[i + j] * g[i + j];
     return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
@@ -62,13 +97,13 @@ void pool(PoolArgs& a) {
     if (a.offsets == nullptr) {
         for (int64_t k = a.key_begin; k < a.key_end; ++k) {
             if (k + kFar < a.num_samples) prefetch_out(a, k + kFar, w.size() * sizeof(T));
-            T* out = reinterpret_cast<T*>(a.out + k * a.out_stride);
+            T* __restrict out = reinterpret_cast<T*>(a.out + k * a.out_stride);
             const auto* v = reinterpret_cast<const T*>(a.vectors[a.member[k]]);
             const T scale = weights == nullptr ? T(1) : weights[k];
             if (v == nullptr) {
                 for (int i = 0; i < w.size(); ++i) out[i] = T(0);
             } else {
-                for (int i = 0; i < w.size(); ++i) out[i] = v[i] * scale;
+                scale_into<T, DIM>(out, v, scale, w);
             }
         }
         a.sample = a.key_end;
@@ -170,16 +205,17 @@ bool sum(SumArgs& a) {
 }
 
 template <class T, int DIM, Optimizer OPT>
-inline void update(const ApplyArgs& a, T* v, T* state, const T* g, T squares, Width<T, DIM> w) {
+inline void update(const ApplyArgs& a, T* __restrict v, T* __restrict state, const T* __restrict g,
+                   T squares, Width<T, DIM> w) {
     const int n = w.size();
     const T lr = static_cast<T>(a.lr);
     const T eps = static_cast<T>(a.eps);
     if constexpr (OPT == Optimizer::kSgd) {
-        for (int i = 0; i < n; ++i) v[i] -= lr * g[i];
+        descend<T, DIM>(v, g, lr, w);
     } else if constexpr (OPT == Optimizer::kRowwiseAdagrad) {
         state[0] += squares / static_cast<T>(n);
         const T rate = lr / (root(state[0]) + eps);
-        for (int i = 0; i < n; ++i) v[i] -= rate * g[i];
+        descend<T, DIM>(v, g, rate, w);
     } else if constexpr (OPT == Optimizer::kAdagrad) {
         for (int i = 0; i < n; ++i) {
             state[i] += g[i] * g[i];
