@@ -84,6 +84,34 @@ def test_threads_agree_bitwise() -> None:
     assert list(whole[1]) == list(whole[0])  # even the order of the rows
 
 
+def test_threads_agree_on_several_pulls_with_weights() -> None:
+    """Slots that share a table: one push merges their rows, whoever sums them."""
+
+    def run(threads: int) -> dict[int, bytes]:
+        table = Table(replace(BASE, threads=threads, num_partitions=8), partitions=range(6))
+        rng = np.random.default_rng(4)
+        for step in range(3):
+            handles, gradients = [], []
+            for pooling in ("sum", "mean", "sum"):
+                keys = skewed_keys(rng, 20_000, 9000)
+                offsets = np.arange(0, 20_001, 4, dtype=np.int64)
+                weights = rng.random(20_000).astype(np.float32)
+                handle = table.pull(
+                    keys,
+                    offsets,
+                    weights=weights,
+                    pooling=pooling,  # type: ignore[arg-type]
+                    out=np.empty((5000, 16), np.float32),
+                )
+                assert handle is not None
+                handles.append(handle)
+                gradients.append(rng.standard_normal((5000, 16)).astype(np.float32))
+            table.push(handles, gradients, step=step)
+        return table_contents(table)
+
+    assert run(1) == run(2) == run(3)
+
+
 def test_threads_with_shards_and_unknown_keys() -> None:
     config = replace(BASE, threads=2, admission=2)
     one = Table(replace(config, threads=1), partitions=range(20))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from heterps_hpc.core import Table, TableConfig, partition_of
+from heterps_hpc.core import Rows, Table, TableConfig, partition_of
 from tests.core.workload import Contents, contents, skewed_keys, table_contents, train
 
 BASE = TableConfig(
@@ -129,3 +130,19 @@ def test_rows_of_other_partitions_are_refused_by_name() -> None:
         half.load(1, rows)
     assert len(half) == 0
     assert set(partition_of(rows.keys, 21).tolist()) == {4}
+
+
+@pytest.mark.parametrize("tiers", [False, True])
+def test_a_row_loaded_twice_is_what_came_last(tmp_path: Path, tiers: bool) -> None:
+    config = TableConfig(dim=2, num_partitions=1)
+    if tiers:
+        config = replace(config, hot_bytes=100, spill_path=tmp_path / "spill")
+    table = Table(config)
+    keys = np.array([5, 6, 5] * 700, np.uint64)  # more than are loaded at once
+    values = np.arange(2100, dtype=np.float32)
+    table.load(0, Rows(keys, np.stack([values, -values], 1), values[:, None], {}))
+    found, vectors, state = table.read(np.array([5, 6], np.uint64))
+    assert found.all()
+    assert vectors.tolist() == [[2099, -2099], [2098, -2098]]
+    assert state.tolist() == [[2099], [2098]]
+    assert len(table) == table.stats()["loaded"] == 2
