@@ -1,0 +1,153 @@
+"""Windows in memory: picked keys, shards laid out for reading, memory that is used again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heterps_hpc.dataset import (
+    Dataset,
+    DatasetWriter,
+    Keys,
+    Order,
+    Reader,
+    Rows,
+    Schema,
+    SlotSpec,
+    Want,
+    offsets_of,
+    reader,
+)
+from heterps_hpc.dataset import storage as storage_module
+from heterps_hpc.dataset.ragged import Ragged
+from heterps_hpc.dataset.shardfile import columns_of
+from heterps_hpc.dataset.storage import Storage
+from tests.data.samples import assert_rows, write_mixed
+
+EVERYTHING = Want(("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True)
+
+
+@given(
+    lengths=st.one_of(
+        st.lists(st.integers(0, 5), min_size=1, max_size=40),
+        st.tuples(st.integers(0, 5), st.integers(1, 40)).map(lambda p: [p[0]] * p[1]),
+    ),
+    data=st.data(),
+)
+def test_picked_samples_have_their_keys(lengths: list[int], data: st.DataObject) -> None:
+    rows = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=60)), np.int64)
+    keys = np.arange(sum(lengths), dtype=np.uint64)
+    expected = Keys(keys, offsets_of(np.array(lengths))).pick(rows)
+    ragged = Ragged(np.array(lengths, np.uint32))
+    picked = ragged.pick(rows)
+    found = picked.take(keys, np.empty(picked.num_keys, np.uint64))
+    assert expected.offsets is not None
+    assert picked.offsets.tolist() == expected.offsets.tolist()
+    assert found.tolist() == expected.keys.tolist()
+    assert ragged.offsets().tolist() == [0, *np.cumsum(lengths).tolist()]
+
+
+@pytest.fixture
+def even(tmp_path: Path) -> tuple[Dataset, Rows]:
+    """Three slots of one key, one with always four, in blocks as large as real ones."""
+    slots = [SlotSpec(name=name) for name in "abc"]
+    slots.append(SlotSpec(name="four", kind="many", weighted=True))
+    schema = Schema(slots=tuple(slots), dense_columns=("x",))
+    rng = np.random.default_rng(0)
+    count = 2500
+    rows = Rows(
+        {
+            **{name: Keys(rng.integers(0, 2**64, count, dtype=np.uint64)) for name in "abc"},
+            "four": Keys(
+                rng.integers(0, 2**64, 4 * count, dtype=np.uint64),
+                np.arange(count + 1, dtype=np.int64) * 4,
+                rng.random(4 * count, np.float32),
+            ),
+        },
+        rng.random((count, 1), np.float32),
+        rng.random((count, 1), np.float32),
+    )
+    with DatasetWriter(tmp_path / "d", schema, block_rows=1024, rows_per_shard=2100) as writer:
+        writer.append(rows)
+    return Dataset.open(tmp_path / "d", verify="checksums"), rows
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("slots", [("a", "b", "c", "four"), ("c", "a"), ("four",)])
+def test_any_columns_of_side_by_side_ones(
+    even: tuple[Dataset, Rows], shuffle: bool, slots: tuple[str, ...]
+) -> None:
+    dataset, rows = even
+    want = Want(slots, dense=True, labels="a" in slots)
+    order = Order(dataset, 300, shuffle=shuffle, window_rows=2048)
+    seen = 0
+    with Reader(dataset, order, want, num_epochs=1) as batches:
+        for batch in batches:
+            expected = rows.pick(batch.sample_ids)
+            assert batch.dense is not None
+            assert batch.dense.tolist() == expected.dense.tolist()  # type: ignore[union-attr]
+            for name in slots:
+                for found, there in zip(batch.slots[name], expected.slots[name], strict=True):
+                    assert (found is None) == (there is None)
+                    assert found is None or found.tolist() == there.tolist()
+            seen += len(batch.sample_ids)
+    assert seen == 2500
+
+
+def test_columns_of_a_block_lie_side_by_side_on_pages(even: tuple[Dataset, Rows]) -> None:
+    dataset, _ = even
+    storage = Storage(dataset, list(columns_of(dataset.manifest)))
+    shard = storage.shard(0)
+    groups = shard._blocks.groups(1)
+    assert len(groups) == 1
+    assert groups[0][1] - groups[0][0] == 6  # label, dense, three slots, the lengths of one
+    assert all(place % 4096 == 0 for place in shard._chunks["slots/a/keys"])
+    storage.close()
+
+
+def test_a_window_may_have_more_shards_than_may_be_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_module, "_MAX_OPEN", 3)
+    rows = write_mixed(tmp_path / "d", 400, rows_per_shard=40, block_rows=8)
+    dataset = Dataset.open(tmp_path / "d")
+    with Reader(dataset, Order(dataset, 64), EVERYTHING, num_epochs=1) as batches:
+        for batch in batches:
+            assert_rows(batch, rows.pick(batch.sample_ids))
+
+
+@pytest.mark.parametrize("compression", ["none", "lzf"])
+def test_a_slow_disk_is_told_what_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    monkeypatch.setattr(reader, "_BYTES_PER_SECOND_CACHED", float("inf"))
+    told = []
+    original = storage_module.os.posix_fadvise
+    monkeypatch.setattr(
+        storage_module.os, "posix_fadvise", lambda *facts: (told.append(facts), original(*facts))
+    )
+    rows = write_mixed(
+        tmp_path / "d", 400, rows_per_shard=150, block_rows=16, compression=compression
+    )
+    dataset = Dataset.open(tmp_path / "d")
+    with Reader(dataset, Order(dataset, 32, window_rows=64), EVERYTHING, num_epochs=1) as batches:
+        for batch in batches:
+            assert_rows(batch, rows.pick(batch.sample_ids))
+    assert bool(told) == (compression == "none")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_batch_that_is_held_does_not_change(even: tuple[Dataset, Rows], shuffle: bool) -> None:
+    dataset, rows = even
+    want = Want(("a", "b", "c", "four"), dense=True)
+    order = Order(dataset, 256, shuffle=shuffle, window_rows=1024)
+    with Reader(dataset, order, want, num_epochs=3) as batches:
+        held = list(batches)
+    for batch in held:
+        expected = rows.pick(batch.sample_ids)
+        for name, keys in expected.slots.items():
+            assert np.array_equal(batch.slots[name].keys, keys.keys)
