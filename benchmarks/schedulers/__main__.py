@@ -45,8 +45,9 @@ class Answer:
     found: dict[str, Found] = field(default_factory=dict)
 
     def gap(self, scheduler: str) -> float:
-        """Per cent above the optimum (or above its proven bound)."""
-        return 100 * (self.found[scheduler].money / self.optimum.bound - 1)
+        """Per cent above the optimum (or above its proven bound); rounding is not a gain."""
+        gap = 100 * (self.found[scheduler].money / self.optimum.bound - 1)
+        return 0.0 if abs(gap) < 1e-7 else gap
 
 
 def ask(name: str, table: StageTable, schedulers: tuple[str, ...], seconds: float) -> Answer:

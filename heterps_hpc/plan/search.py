@@ -19,6 +19,7 @@ FAR = 100.0  # and these at the end: a score carries a penalty if the quick pass
 MOST_AT_ONCE = 2
 KEPT = 48
 EFFORT = 12  # intervals that the exact solver may look at for one placement
+LONGEST = 5.0  # seconds for one placement whose score found no plan
 REACHED = 1e-9
 
 
@@ -112,7 +113,11 @@ class Search:
             del self._waiting[key]
             placement = np.frombuffer(key, dtype=np.int16).tolist()
             exact = provision(
-                self.table, placement, start=start if valid else None, most_intervals=EFFORT
+                self.table,
+                placement,
+                seconds=min(LONGEST, max(0.1, self.budget.seconds - self.elapsed)),
+                start=start if valid else None,
+                most_intervals=EFFORT,
             )
             if exact.choices is not None:
                 self.offer(exact.choices)
