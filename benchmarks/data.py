@@ -1,6 +1,8 @@
 """Data: text to shards beside pandas and a plain loop; the reader beside a bare memory map.
 
-python -m benchmarks.data [--quick] [--json FILE]
+python -m benchmarks.data [--quick | --filters] [--json FILE]
+
+--filters measures what the default of 4,096 rows per block without compression rests on.
 """
 
 from __future__ import annotations
@@ -11,24 +13,28 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import h5py
+import hdf5plugin
 import numpy as np
 
 from benchmarks.data_input import write_binaries, write_criteo_like
-from benchmarks.peers import PEERS, peer_python
+from benchmarks.peers import peer_python
 from benchmarks.record import Report, alternating_medians, pin_to_cores, standard_options
+from benchmarks.train.workload import W2, ready_data
 from data_prep.criteo import CriteoSource
 from data_prep.options import Options
 from data_prep.prepare import prepare
 from data_prep.synthetic import SyntheticSlot, write_synthetic
-from heterps_hpc.dataset import Compression, Dataset, Order, Reader, Want
+from heterps_hpc.dataset import Compression, Dataset, Order, Position, Reader, Want
 
 BATCH = 4096
 NUM_SLOTS = 26
 EPOCHS = 3
-PEERS.setdefault("pandas", [["pandas==3.1.1", "numpy==2.4.6", "h5py==3.16.0", "xxhash==4.1.0"]])
+BLOCKS = (1024, 4096, 16384)
 
 
 def prepare_seconds_per_row(source: Path, out: Path) -> float:
@@ -142,30 +148,95 @@ def many_keys(report: Report, folder: Path, num_rows: int, repeats: int) -> None
     report.add("reader, 5 keys per sample, shuffled", total / seconds["shuffled"], "keys/s")
 
 
-def compression(report: Report, folder: Path, repeats: int) -> None:
-    """What each filter saves and costs, on Criteo's columns."""
-    sources = {}
-    for name in get_args(Compression):
+def filters(report: Report, folder: Path, num_rows: int, repeats: int) -> None:
+    """What each filter and each size of a block saves and costs, on Criteo's columns."""
+    text = folder / "criteo.tsv"
+    write_criteo_like(text, num_rows)
+    made: dict[str, Dataset] = {}
+    kinds = [(name, 4096) for name in get_args(Compression)]
+    kinds += [("none", rows) for rows in BLOCKS if rows != 4096]
+    for name, block_rows in kinds:
+        title = f"{name}, blocks of {block_rows} rows"
+        options = Options(folder / f"{name}-{block_rows}", compression=name, block_rows=block_rows)
         started = time.perf_counter()
-        out = folder / f"packed-{name}"
-        prepare(CriteoSource([folder / "large.tsv"]), Options(out, compression=name))
+        manifest = prepare(CriteoSource([text]), options)["train"]
         seconds = time.perf_counter() - started
-        sources[name] = Dataset.open(out)
-        manifest = sources[name].manifest
+        made[title] = Dataset.open(options.out)
         ratio = manifest.raw_bytes / manifest.num_stored_bytes
-        report.add(f"compression {name}: ratio", ratio, "x")
-        report.add(f"compression {name}: writing", manifest.num_rows / seconds, "rows/s")
-    seconds_of = alternating_medians(
-        {name: (lambda d=dataset: epochs(d, True, 1)) for name, dataset in sources.items()}, repeats
-    )
-    for name, dataset in sources.items():
-        total = dataset.manifest.num_rows * NUM_SLOTS
-        report.add(f"compression {name}: reading", total / seconds_of[name], "keys/s")
+        report.add(f"{title}: ratio", ratio, "x")
+        report.add(f"{title}: preparing", manifest.num_rows / seconds, "rows/s")
+    for shuffle, word in ((False, "in order"), (True, "shuffled")):
+        work = {title: partial(epochs, dataset, shuffle, 1) for title, dataset in made.items()}
+        seconds_of = alternating_medians(work, repeats)
+        for title, value in seconds_of.items():
+            report.add(f"{title}: reading {word}", num_rows * NUM_SLOTS / value, "keys/s")
+
+    _bit_shuffle(report, dict(_columns(next(iter(made.values())))), folder)
+
+
+def _bit_shuffle(report: Report, columns: dict[str, np.ndarray], folder: Path) -> None:
+    """Blosc with zstd with and without its shuffling of bits, by HDF5 alone."""
+    num_keys = sum(map(len, columns.values()))
+    for word, shuffle in (
+        ("bits shuffled", hdf5plugin.Blosc.BITSHUFFLE),
+        ("as they are", hdf5plugin.Blosc.NOSHUFFLE),
+    ):
+        packed = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=shuffle)
+        started = time.perf_counter()
+        with h5py.File(folder / "packed.h5", "w") as file:
+            for name, keys in columns.items():
+                file.create_dataset(name, data=keys, chunks=(4096,), **packed)
+        written = time.perf_counter()
+        with h5py.File(folder / "packed.h5") as file:
+            for name in columns:
+                file[name][()]
+        read = time.perf_counter()
+        ratio = 8 * num_keys / (folder / "packed.h5").stat().st_size
+        report.add(f"HDF5, zstd, {word}: ratio", ratio, "x")
+        report.add(f"HDF5, zstd, {word}: writing", num_keys / (written - started), "keys/s")
+        report.add(f"HDF5, zstd, {word}: reading", num_keys / (read - written), "keys/s")
+
+
+def gather(report: Report, folder: Path) -> None:
+    """Processor time of the reading thread on the second training workload, for one of two ranks
+    that each hold half of the slots."""
+    dataset = Dataset.open(ready_data(W2, folder))
+    order = Order(dataset, W2.batch_size, seed=0)
+    want = Want(W2.slots[: W2.num_slots // 2], labels=True)
+    milliseconds = []
+    for _ in range(4):
+        with TimedReader(dataset, order, want, num_epochs=2) as reader:
+            count = sum(1 for _ in reader)
+        milliseconds.append(1e3 * reader.thread_seconds / count)
+    report.add("reader thread, W2, first time", milliseconds[0], "ms/batch")
+    median = statistics.median(milliseconds[1:])
+    report.add("reader thread, W2, memory in use before", median, "ms/batch")
+
+
+class TimedReader(Reader):
+    """Tells how much processor time its thread took."""
+
+    thread_seconds = 0.0
+
+    def _work(self, start: Position) -> None:
+        try:
+            super()._work(start)
+        finally:
+            self.thread_seconds = time.thread_time()
 
 
 def main() -> None:
-    given = standard_options(__doc__).parse_args()
+    parser = standard_options(__doc__)
+    parser.add_argument("--filters", action="store_true", help="filters and sizes of blocks")
+    given = parser.parse_args()
     pin_to_cores([0])
+    if given.filters:
+        report = Report("data", "Click logs: filters and sizes of blocks")
+        report.notes.append("Criteo's columns, one core, from the page cache.")
+        with tempfile.TemporaryDirectory(prefix="heterps-bench-") as name:
+            filters(report, Path(name), 100_000 if given.quick else 300_000, 5)
+        report.finish(given.json)
+        return
     report = Report("data", "Preparing and reading click logs")
     report.notes.append(
         "All on one core and from the page cache. pandas encodes categories and hashes distinct "
@@ -177,7 +248,7 @@ def main() -> None:
         reading(report, folder, 400_000 if given.quick else 1_000_000, 5)
         if not given.quick:
             many_keys(report, folder, 500_000, 5)
-            compression(report, folder, 3)
+            gather(report, folder / "train")
     report.finish(given.json)
 
 

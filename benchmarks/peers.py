@@ -32,6 +32,7 @@ PEERS: dict[str, list[list[str]]] = {
         ["--no-deps", "torchrec==1.8.0"],
         ["torchmetrics==1.0.3", "tensordict", "iopath", "pyre-extensions", "tqdm", "setuptools<81"],
     ],
+    "pandas": [["pandas==3.1.1", "numpy==2.4.6", "h5py==3.16.0", "xxhash==4.1.0"]],
     "paddle": [["paddlepaddle==2.6.2", "protobuf==4.25.3", "numpy<2", "setuptools<81"]],
 }
 
