@@ -249,7 +249,7 @@ def _cheapest(
         bound = max(bound, bounds.root)
         narrow = high <= low * NARROW
         effort = math.inf if narrow and not repeatable else FEW_PRODUCTS
-        coupled = math.inf if narrow or repeatable else FEW_COUPLED
+        coupled = math.inf if narrow and not repeatable else FEW_COUPLED
         outcome = search_labels(table, options, bounds, incumbent, deadline, effort, coupled)
         if outcome is Outcome.OUT_OF_TIME or (narrow and outcome is Outcome.TOO_MANY):
             return min([bound, *(entry[0] for entry in open_)])

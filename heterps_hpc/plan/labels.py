@@ -26,6 +26,7 @@ from heterps_hpc.plan.problem import Floats, Ints, Problem
 
 TOLERANCE = 1e-9
 ENOUGH_BROKEN = 200  # finished plans over a limit that are looked at for pools to watch
+COMPARING = 20  # products that one label is worth: it is compared with those of its position
 CHUNK = 2_000_000  # label × option products looked at in one go
 
 
@@ -109,6 +110,9 @@ class _Search:
             if not self.places[position].columns:
                 continue
             final = position == num_layers
+            arrived = sum(len(part) for part in self.places[position].pool)
+            if arrived * COMPARING > self.most_products and not final:
+                return Outcome.TOO_MANY
             in_time = _settle(
                 self.table.problem,
                 self.places[position],
