@@ -44,7 +44,8 @@ class ArraySpec(Value):
         what else the table needs (extra.…); segments are partitions.
     kind dense: `name` is LAYER.PARAMETER, `column` is value or a part of the optimizer's state.
     kind ahead: `name` is the step, `column` the look-up: rows that were pooled before the save
-        for a batch after it; `partitions` are those of the table that the rank held.
+        for a batch after it, and its keys that were not admitted (absent) then; `partitions`
+        are those of the table that the rank held.
     kind progress: losses so far.
     """
 

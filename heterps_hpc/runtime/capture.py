@@ -29,6 +29,8 @@ _ROWS_PER_BLOCK = 65536
 
 # columns of a dense tensor beside its value: the optimizer's, per element or one for all
 STATE, COUNT = "state.", "count."
+# beside the pooled rows of a look-up: its keys that were not admitted yet
+ABSENT = " absent"
 
 Array = NDArray[Any]
 
@@ -70,10 +72,11 @@ def capture(trainer: Trainer) -> Captured:
         for name, table in tables.items():
             captured.tables[name] = table.snapshot()
             captured.facts[name] = table_facts(table)
-        for step, rows in trainer.sparse.ahead().items():
-            for lookup, matrix in rows.items():
-                held = tables[lookup.table].partitions
-                captured.add("ahead", str(step), lookup_name(lookup), matrix, held)
+        for step, ahead in trainer.sparse.ahead().items():
+            for lookup, matrix in ahead.rows.items():
+                held, name = tables[lookup.table].partitions, lookup_name(lookup)
+                captured.add("ahead", str(step), name, matrix, held)
+                captured.add("ahead", str(step), name + ABSENT, ahead.absent[lookup], held)
     if trainer.dense is not None and trainer.world.entry.replica == 0:
         for name, column, value in dense_arrays(trainer.dense.modules):
             captured.add("dense", name, column, value)

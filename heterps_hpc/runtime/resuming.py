@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint
 from heterps_hpc.core import Rows, Table
 from heterps_hpc.model import Lookup
-from heterps_hpc.runtime.capture import COUNT, STATE, lookup_name, table_facts
+from heterps_hpc.runtime.capture import ABSENT, COUNT, STATE, lookup_name, table_facts
 from heterps_hpc.runtime.matching import check_match
+from heterps_hpc.runtime.sparse import Ahead
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.stopwatch import Stopwatch
 from heterps_hpc.runtime.train import Trainer
@@ -78,21 +79,33 @@ def as_rows(columns: dict[str, Array], table: Table) -> Rows:
     return Rows(keys, columns["vectors"], state, counters)
 
 
-def _ahead(trainer: Trainer, contents: Contents) -> dict[int, dict[Lookup, Array]]:
-    """The rows that were pooled for later batches, as this rank would have pooled them.
+def _ahead(trainer: Trainer, contents: Contents) -> dict[int, Ahead]:
+    """The batches that were pulled ahead, as this rank would have pulled them.
 
     A slot split over ranks has a partial sum on each. Under the same split every rank takes its
     own again, bit for bit; under another, the holder of partition 0 takes the whole sum.
     """
     assert trainer.sparse is not None
-    found: dict[int, dict[Lookup, Array]] = {}
+    lookups = trainer.sparse.shards.lookups
+    found: dict[int, Ahead] = {}
     for name in contents.names("ahead"):
         if not name.isdecimal():
             raise DamagedCheckpoint(f"{contents.checkpoint.path}: pooled rows of step {name!r}")
-        rows = found.setdefault(int(name), {})
-        for lookup in trainer.sparse.shards.lookups:
-            rows[lookup] = _ahead_rows(trainer, contents, name, lookup)
+        found[int(name)] = Ahead(
+            rows={lookup: _ahead_rows(trainer, contents, name, lookup) for lookup in lookups},
+            absent={lookup: _absent_keys(contents, name, lookup) for lookup in lookups},
+        )
     return found
+
+
+def _absent_keys(contents: Contents, step: str, lookup: Lookup) -> NDArray[np.uint64]:
+    """The keys of all ranks: a table takes those that it holds."""
+    label = lookup_name(lookup) + ABSENT
+    places = [p for p in contents.places("ahead", step) if p.array.column == label]
+    found = [contents.whole(place) for place in places]
+    if any(keys.dtype != np.uint64 or keys.ndim != 1 for keys in found):
+        raise DamagedCheckpoint(f"{contents.checkpoint.path}: {label} of step {step} are no keys")
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
 
 def _ahead_rows(trainer: Trainer, contents: Contents, step: str, lookup: Lookup) -> Array:

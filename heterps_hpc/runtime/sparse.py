@@ -8,6 +8,7 @@ from and received into directly: no packing on this side.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,10 +18,18 @@ from heterps_hpc.model import Lookup
 from heterps_hpc.rows import Range, replica_ranges
 from heterps_hpc.runtime.exchange import Arrival, Exchange, Lane, LocalArrival
 from heterps_hpc.runtime.stopwatch import Stopwatch
-from heterps_hpc.runtime.tables import Matrix, Pulled, TableShards
+from heterps_hpc.runtime.tables import KeyList, Matrix, Pulled, TableShards
 from heterps_hpc.runtime.wiring import Outlet
 
 ReplicaRanks = Callable[[int], list[int]]  # stage → world ranks
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A batch that is pulled but not yet pushed: what a checkpoint keeps of it."""
+
+    rows: dict[Lookup, Matrix]  # pooled
+    absent: dict[Lookup, KeyList]  # keys without a row, as they were not admitted yet
 
 
 class SparseRole:
@@ -114,22 +123,23 @@ class SparseRole:
         """Take the batch's gradients and throw them away."""
         self.shards.discard(self._receive(step))
 
-    def ahead(self) -> dict[int, dict[Lookup, Matrix]]:
-        """Pooled rows of the batches that are pulled but not yet pushed."""
+    def ahead(self) -> dict[int, Ahead]:
+        """The batches that are pulled but not yet pushed."""
         found = {}
         for step, pulled in self._pulled.items():
             views = self._views(self._rows[step % self._ring], pulled.num_rows)
-            found[step] = {lookup: columns[0] for lookup, columns in views.items()}
+            rows = {lookup: columns[0] for lookup, columns in views.items()}
+            found[step] = Ahead(rows, pulled.absent())
         return found
 
-    def restore_ahead(self, step: int, batch: Batch, rows: dict[Lookup, Matrix]) -> None:
+    def restore_ahead(self, step: int, batch: Batch, ahead: Ahead) -> None:
         """Resolve a batch again, but send the rows that were pooled before the checkpoint."""
         views = self._views(self._rows[step % self._ring], batch.num_rows)
         first = {lookup: columns[0] for lookup, columns in views.items()}
-        self._pulled[step] = self.shards.pull(batch, first, train=True)
+        self._pulled[step] = self.shards.pull(batch, first, train=True, absent=ahead.absent)
         for lookup, columns in views.items():
             for column in columns:
-                column[:] = rows[lookup]
+                column[:] = ahead.rows[lookup]
         self._send(step, batch.num_rows)
 
     def _send(self, step: int, num_rows: int) -> None:

@@ -21,6 +21,7 @@ from heterps_hpc.model import Lookup, Model, NegativeSlot
 from heterps_hpc.negatives import distinct_keys, draw_negatives
 
 Matrix = NDArray[Any]
+KeyList = NDArray[np.uint64]
 
 
 @dataclass
@@ -30,6 +31,10 @@ class Pulled:
     handles: dict[Lookup, Any]
     num_rows: int
     clicks: NDArray[np.float32] | None
+
+    def absent(self) -> dict[Lookup, KeyList]:
+        """The keys of every look-up that are not admitted yet."""
+        return {lookup: handle.absent for lookup, handle in self.handles.items()}
 
 
 def table_config(
@@ -108,15 +113,27 @@ class TableShards:
         for lookup in self.lookups:
             self.tables[lookup.table].prefetch(self._keys(lookup, batch, drawn).keys)
 
-    def pull(self, batch: Batch, out: Mapping[Lookup, Matrix], *, train: bool) -> Pulled:
-        """Fill the columns of every look-up with pooled rows for the whole batch."""
+    def pull(
+        self,
+        batch: Batch,
+        out: Mapping[Lookup, Matrix],
+        *,
+        train: bool,
+        absent: Mapping[Lookup, KeyList] | None = None,
+    ) -> Pulled:
+        """Fill the columns of every look-up with pooled rows for the whole batch.
+
+        `absent` are keys that had no row when this batch was pulled before, as they were not
+        admitted yet.
+        """
         handles = {}
         drawn: dict[str, Keys] = {}
         for lookup in self.lookups:
             keys = self._keys(lookup, batch, drawn)
             table = self.tables[lookup.table]
+            kept_out = None if absent is None else absent.get(lookup)
             if lookup.pooling == "none":
-                handles[lookup] = _pull_sequence(table, lookup, keys, out[lookup], train)
+                handles[lookup] = _pull_sequence(table, lookup, keys, out[lookup], train, kept_out)
             else:
                 handles[lookup] = table.pull(
                     keys.keys,
@@ -125,6 +142,7 @@ class TableShards:
                     pooling=lookup.pooling,
                     out=out[lookup],
                     train=train,
+                    absent=kept_out,
                 )
         clicks = None
         if train and self.counters and batch.labels is not None:
@@ -190,7 +208,9 @@ class TableShards:
         return Keys(keys.reshape(-1), offsets, None)
 
 
-def _pull_sequence(table: Table, lookup: Lookup, keys: Keys, out: Matrix, train: bool) -> Any:
+def _pull_sequence(
+    table: Table, lookup: Lookup, keys: Keys, out: Matrix, train: bool, absent: KeyList | None
+) -> Any:
     """Unpooled: the first `max_keys` keys of a sample, each in a place of its own, zeros behind."""
     num_rows, width = out.shape
     dim = width // lookup.max_keys
@@ -213,6 +233,7 @@ def _pull_sequence(table: Table, lookup: Lookup, keys: Keys, out: Matrix, train:
         pooling="sum",
         out=vectors,
         train=train,
+        absent=absent,
     )
     out[:] = vectors.reshape(num_rows, width)
     return handle

@@ -15,7 +15,6 @@ from mpi4py import MPI
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset, Reader
 from heterps_hpc.layout import Layout
-from heterps_hpc.model import Lookup
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.evaluate import Evaluator
@@ -25,9 +24,9 @@ from heterps_hpc.runtime.lr import factor
 from heterps_hpc.runtime.parts import make_parts
 from heterps_hpc.runtime.progress import Progress
 from heterps_hpc.runtime.reducer import make_reducer
+from heterps_hpc.runtime.sparse import Ahead
 from heterps_hpc.runtime.steps import Steps
 from heterps_hpc.runtime.stopwatch import Stopwatch
-from heterps_hpc.runtime.tables import Matrix
 from heterps_hpc.runtime.votes import GO_ON, STOP, Votes
 from heterps_hpc.runtime.world import make_world
 
@@ -101,7 +100,7 @@ class Trainer:
         self.step = 0
         self._unfinished: int | None = None  # the step whose dense gradients are being summed
         self.saver: Saves | None = None
-        self.ahead: dict[int, dict[Lookup, Matrix]] = {}  # rows pooled before a checkpoint
+        self.ahead: dict[int, Ahead] = {}  # batches that were pulled before a checkpoint
         self.result = Result()
         self._readers: list[Reader | LookAhead] = []
         self._evaluator: Evaluator | None = None

@@ -76,6 +76,20 @@ JOBS = [
         "admission", Case("ctrdnn", "2+1", 1, 0, "float32", "plain"), 5, ("3",), {"admit_after": 2}
     ),
     Interrupted(
+        "admission, two ahead",
+        Case("ctrdnn", "2+1", 1, 2, "float32", "plain"),
+        5,
+        ("3",),
+        {"admit_after": 2},
+    ),
+    Interrupted(
+        "sketch, one ahead",
+        Case("ctrdnn", "split slot, one stage", 1, 1, "float32", "plain"),
+        4,
+        ("3",),
+        {"admit_after": 2, "sketch_bytes": 4096},
+    ),
+    Interrupted(
         "sketch",
         Case("ctrdnn", "2+1", 1, 0, "float32", "plain"),
         5,
