@@ -25,6 +25,7 @@ from heterps_hpc.dataset.storage import Storage
 from heterps_hpc.errors import UserError
 
 _KEY = np.dtype(np.uint64)
+_WIDE_BYTES = 128  # two cache lines
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,15 @@ class Stage:
         self._single = {use: self._staged[column.path] for use, column in wanted.single.items()}
         if rows is not None:
             self._put_in_order(rows)
-        self._all_keys = self._whole_slots() if rows is None else {}
+        # slots whose keys are in the order of the batches already; those of the others are picked
+        self._ready: dict[str, Keys] = {}
+        self._wide: list[ManyColumns] = []
+        if rows is None:
+            self._ready = self._whole_slots()
+        else:
+            self._wide = [slot for slot in wanted.many if self._is_wide(slot)]
+            narrow = [slot for slot in wanted.many if slot not in self._wide]
+            self._ready = self._pick(rows, narrow, memory.given) if narrow else {}
 
     def _runs_of_rows(self) -> list[Run]:
         """Neighbouring blocks as one."""
@@ -259,31 +268,34 @@ class Stage:
     def cut(self, first: int, last: int) -> Rows:
         """The rows first .. last - 1 of those that batches want."""
         slots = dict(zip(self._wanted.one, map(Keys, self._keys[:, first:last]), strict=True))
-        if self._rows is None:
-            for name, keys in self._all_keys.items():
-                slots[name] = keys.cut(first, last)
-        elif self._wanted.many:
-            slots.update(self._pick(self._rows[first:last]))
+        slots.update({name: keys.cut(first, last) for name, keys in self._ready.items()})
+        if self._rows is not None and self._wide:
+            rows = self._rows[first:last]
+            slots.update(self._pick(rows, self._wide, self._memory.batches))
         single = {use: column[first:last] for use, column in self._single.items()}
         return Rows(slots, **single, sample_ids=self._ids[first:last])
 
-    def _pick(self, rows: Int64s) -> dict[str, Keys]:
-        """Copies of the keys of some rows. A sample's keys fill cache lines of their own, so
-        nothing is lost by picking just before they are needed, and much memory is saved."""
-        picked = {name: ragged.pick(rows) for name, ragged in self._ragged.items()}
+    def _is_wide(self, slot: ManyColumns) -> bool:
+        """Whether a sample's keys fill cache lines of their own. Then nothing is lost by picking
+        them just before they are needed, and much memory is saved."""
+        return self._staged[slot.keys.path].nbytes >= _WIDE_BYTES * self._window.num_rows
+
+    def _pick(self, rows: Int64s, many: Sequence[ManyColumns], memory: Recycler) -> dict[str, Keys]:
+        """Copies of the keys of some rows."""
+        picked = {slot.name: self._ragged[slot.name].pick(rows) for slot in many}
         num_bytes = 0
-        for slot in self._wanted.many:
+        for slot in many:
             count = picked[slot.name].num_keys
             num_bytes += padded(count * slot.keys.item_bytes)
             num_bytes += padded(count * slot.weights.item_bytes) if slot.weights else 0
-        arena = self._memory.batches.arena(num_bytes)
+        arena = memory.arena(num_bytes)
 
         def take(column: Column, chosen: PickedKeys) -> NDArray[Any]:
             out = arena.empty((chosen.num_keys,), column.dtype)
             return chosen.take(self._staged[column.path], out)
 
         slots = {}
-        for slot in self._wanted.many:
+        for slot in many:
             chosen = picked[slot.name]
             keys = take(slot.keys, chosen)
             weights = take(slot.weights, chosen) if slot.weights else None
