@@ -244,8 +244,9 @@ def main() -> None:
     )
     report.notes.append(
         "In order the reader copies by preadv, at 7 GB/s of the kernel's against 12 GB/s from a "
-        "warm map: that is half of a batch's time in the profiler; the rest is Python per column and "
-        "the handing over between two threads on the one core. It does not map files: see docs/data.md."
+        "warm map: that is half of a batch's time in the profiler; the rest is Python per column "
+        "and the handing over between two threads on the one core. It does not map files: see "
+        "docs/data.md."
     )
     with tempfile.TemporaryDirectory(prefix="heterps-bench-") as name:
         folder = Path(name)
