@@ -173,6 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     folder = cache_folder().parent / "benchmark-data"
@@ -180,7 +181,7 @@ def main() -> None:
     cases: list[Case] = []
     for work in (W1, W2):
         layouts = QUICK if options.quick else LAYOUTS
-        cases += run_workload(work, layouts, 1 if options.quick else 3, folder)
+        cases += run_workload(work, layouts, 1 if options.quick else options.repeats, folder)
     cores = os.cpu_count() or 1
     judged = [case for case in cases if case.num_ranks <= cores]
     for case in cases:

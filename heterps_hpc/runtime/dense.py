@@ -211,7 +211,7 @@ class DenseRole:
                 roots.append(alive.outputs[name])
                 seeds.append(gradient)
         with self._watch.phase("backward"):
-            torch.autograd.backward(roots, seeds)
+            self.modules.backward(roots, seeds)
         self._exchange.poke()
         self._send_gradients(step, micro_batch, num_rows, alive.leaves)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -46,14 +46,23 @@ class LayerTimes:
                 began = time.perf_counter()
 
         modules.run = timed  # type: ignore[method-assign]
+        backward = modules.backward
+
+        def timed_backward(
+            roots: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor | None]
+        ) -> None:
+            backward(roots, seeds)
+            self._end_backward()
+
+        modules.backward = timed_backward  # type: ignore[method-assign]
 
     def watch_tables(self, shards: TableShards, layer_of_table: dict[str, str]) -> None:
         """Time pulls and pushes of every table."""
         for name, table in shards.tables.items():
             shards.tables[name] = _TimedTable(table, self.seconds, layer_of_table[name])  # type: ignore[assignment]
 
-    def end_backward(self) -> None:
-        """The backward pass is over: what runs since the last gradient belongs to its layer."""
+    def _end_backward(self) -> None:
+        """A backward pass is over: what ran since the last gradient belongs to its layer."""
         if self._last is not None:
             layer, began = self._last
             self.seconds[layer] += time.perf_counter() - began

@@ -66,10 +66,6 @@ class MeasuringTrainer(Trainer):
             phases = {n: s - before.get(n, 0.0) for n, s in self.watch.seconds.items()}
             self.phase_seconds.append(phases)
 
-    def _start_reduce(self) -> None:
-        self.times.end_backward()
-        super()._start_reduce()
-
 
 def main(arguments: list[str]) -> int:
     """Measure; the exit code is that of the rank program."""

@@ -6,7 +6,7 @@ offered optimizers work element by element, so they cannot tell one long tensor 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -57,6 +57,10 @@ class StageModules:
             for name, value in zip(layer.writes, outputs, strict=True):
                 tensors[name] = value
             yield layer.name
+
+    def backward(self, roots: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor | None]) -> None:
+        """Add the gradients of a micro-batch to the flat buffer."""
+        torch.autograd.backward(roots, seeds)
 
     def set_training(self, training: bool) -> None:
         """Switch modules such as dropout between training and evaluation."""

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from heterps_hpc.layout import Layout
+from heterps_hpc.measured import Measured
 from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir
 
@@ -25,7 +26,7 @@ JOB = {
     "goal": {"min_fraction_of_best": 0.3},
     "cluster": "cluster.yaml",
     "plan": {"scheduler": "rl", "seconds": 2},
-    "measure": {"batches": 2, "warmup": 1, "rank_counts": [1]},
+    "measure": {"batches": 4, "warmup": 2, "rank_counts": [1]},
     "launch": {"oversubscribe": True, "time_limit_minutes": 2},
 }
 POOL = {"price_per_hour": 1.0, "max_ranks": 1, "cores_per_node": 2}
@@ -65,6 +66,15 @@ def test_every_step_leaves_its_file(run: RunDir) -> None:
     assert len(summary["ranks"]) == layout.num_ranks
     assert run.report.read_text().lstrip().lower().startswith("<!doctype html")
     assert json.loads(run.trace.read_text())["traceEvents"]
+
+
+def test_layers_do_not_take_longer_than_the_step(run: RunDir) -> None:
+    """Nothing may be counted twice, however micro-batches alternate."""
+    files = list(run.path.glob("measure/*/measured.json"))
+    assert files
+    for file in files:
+        found = Measured.load(file)
+        assert sum(found.layer_seconds.values()) <= 1.02 * found.step_seconds
 
 
 def test_a_finished_directory_is_not_overwritten(folder: Path, run: RunDir) -> None:
