@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from heterps_hpc.cluster import Link
 from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
 from heterps_hpc.values import Value
 
@@ -49,3 +50,10 @@ class Measured(Value):
         named = sum(self.layer_seconds.values())  # the optimizer's step included
         named += sum(self.phase_seconds.get(name, 0.0) for name in elsewhere)
         return max(0.0, self.step_seconds - named)
+
+
+class MeasuredLinks(Value):
+    """What one start of `measure_links` saw between pools."""
+
+    version: Literal[1] = 1
+    links: tuple[Link, ...]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
+from itertools import combinations
 
-from heterps_hpc.cluster import Cluster, Pool
+from heterps_hpc.cluster import Cluster, Link, Pool
 from heterps_hpc.commands.prepare import model_of
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -14,7 +16,7 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.fit import fit_profile
 from heterps_hpc.layout import Layout, Stage, bind_plan
-from heterps_hpc.measured import Measured
+from heterps_hpc.measured import Measured, MeasuredLinks
 from heterps_hpc.model import Model
 from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir
@@ -22,6 +24,7 @@ from heterps_hpc.rundir import RunDir
 log = logging.getLogger(__name__)
 
 PROGRAM = "heterps_hpc.runtime.measure"
+LINKS_PROGRAM = "heterps_hpc.runtime.measure_links"
 
 
 def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> Profile:
@@ -59,6 +62,10 @@ def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> P
             "pool, or plan from sheets alone with `heterps plan --profile`"
         )
     profile = fit_profile(cluster, runs, notes, one_machine=on == "local")
+    if on == "slurm":
+        measured = [pool for pool in cluster.pools if pool.data_sheet is None]
+        between = _links_between(job, cluster, model, measured, run_dir)
+        profile = profile.model_copy(update={"links": (*profile.links, *between)})
     if sheets:
         from heterps_hpc.plan.sheets import profile_from_sheets
 
@@ -111,19 +118,44 @@ def _measure_pool(
     name = f"pool{index}-ranks{num_ranks}of{started}"
     directory = RunDir(run_dir.path / "measure" / name).create()
     short = _short_job(job)
-    short.save(directory.job)
-    cluster.save(directory.cluster)
-    _one_stage(short, cluster, model, pool, num_ranks).save(directory.layout)
+    _save(directory, short, cluster, _one_stage(short, cluster, model, pool, num_ranks))
     output = directory.path / "measured.json"
     output.unlink(missing_ok=True)
     layout = _one_stage(short, _roomy(cluster, pool, started), model, pool, started)
-    code = _start(short, cluster, layout, directory, on)
+    code = _start(short, cluster, layout, directory, on, PROGRAM)
     if code != ExitCode.DONE or not output.exists():
         raise UserError(
             f"measuring pool {pool.name!r} with {num_ranks} ranks failed (exit code {int(code)}); "
             f"see {directory.logs} and the lines above"
         )
     return Measured.load(output)
+
+
+def _links_between(
+    job: Job, cluster: Cluster, model: Model, pools: Sequence[Pool], run_dir: RunDir
+) -> list[Link]:
+    """Ping between every two pools, as one small heterogeneous job each."""
+    if len(model.layers) < 2:
+        return []  # nothing can be cut, so nothing will travel
+    links: list[Link] = []
+    first, *rest = (layer.name for layer in model.layers)
+    for number, (here, there) in enumerate(combinations(pools, 2)):
+        stages = (
+            Stage(pool=here.name, layers=(first,), num_ranks=1),
+            Stage(pool=there.name, layers=tuple(rest), num_ranks=1),
+        )
+        directory = RunDir(run_dir.path / "measure" / f"links{number}").create()
+        layout = _bind(job, cluster, model, stages)
+        _save(directory, _short_job(job), cluster, layout)
+        code = _start(_short_job(job), cluster, layout, directory, "slurm", LINKS_PROGRAM)
+        output = directory.path / "links.json"
+        if code != ExitCode.DONE or not output.exists():
+            raise UserError(
+                f"measuring the link between pools {here.name!r} and {there.name!r} failed (exit "
+                f"code {int(code)}); see {directory.logs} and the lines above"
+            )
+        links += MeasuredLinks.load(output).links
+    return links
 
 
 def full_node(pool: Pool, num_ranks: int, on: str) -> int:
@@ -134,22 +166,34 @@ def full_node(pool: Pool, num_ranks: int, on: str) -> int:
     return num_ranks * max(1, room // num_ranks)
 
 
-def _start(job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: str) -> ExitCode:
+def _save(directory: RunDir, job: Job, cluster: Cluster, layout: Layout) -> None:
+    job.save(directory.job)
+    cluster.save(directory.cluster)
+    layout.save(directory.layout)
+
+
+def _start(
+    job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: str, program: str
+) -> ExitCode:
     if on == "slurm":
         from heterps_hpc.launch import slurm
 
-        slurm.submit(directory.path, layout, cluster, job, program=PROGRAM)
+        slurm.submit(directory.path, layout, cluster, job, program=program)
         return slurm.wait(directory.path)
     from heterps_hpc.launch import local
 
-    return local.run(directory.path, layout, job, program=PROGRAM, on_line=log.info)
+    return local.run(directory.path, layout, job, program=program, on_line=log.info)
 
 
 def _one_stage(job: Job, cluster: Cluster, model: Model, pool: Pool, num_ranks: int) -> Layout:
     layers = tuple(layer.name for layer in model.layers)
     stage = Stage(pool=pool.name, layers=layers, num_ranks=num_ranks)
+    return _bind(job, cluster, model, (stage,))
+
+
+def _bind(job: Job, cluster: Cluster, model: Model, stages: tuple[Stage, ...]) -> Layout:
     return bind_plan(
-        (stage,),
+        stages,
         model=model,
         cluster=cluster,
         job=job.name,

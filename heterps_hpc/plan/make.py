@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from heterps_hpc.cluster import Cluster
@@ -57,6 +58,7 @@ class PlanningResult(Value):
     num_placements: int
     scheduler_seconds: float
     estimated_pools: tuple[str, ...] = ()
+    extrapolated: tuple[str, ...] = ()  # stages with more ranks than were measured, in words
     without_plan: tuple[str, ...] = ()  # simple rules that found no plan for the floor
 
 
@@ -99,6 +101,18 @@ def _with_goal(problem: Problem, job: Job) -> tuple[Problem, Best | None]:
     return problem.with_floor(floor * (1 - 1e-9)), best
 
 
+def extrapolated(profile: Profile, plan: Plan) -> Iterator[str]:
+    """Stages whose times were not measured with so many ranks."""
+    for number, stage in enumerate(plan.stages):
+        counts = [profile.timing(name, stage.pool).rank_counts for name in stage.layers]
+        most = min((max(measured) for measured in counts if measured), default=None)
+        if most is not None and stage.num_ranks > most:
+            yield (
+                f"stage {number} has {stage.num_ranks} ranks of {stage.pool}, measured with up to "
+                f"{most}"
+            )
+
+
 def _result(
     job: Job,
     profile: Profile,
@@ -113,8 +127,9 @@ def _result(
     assert found.choices is not None
     problem = table.problem
     rivals = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
+    plan = certified(table, found, name, optimum)
     return PlanningResult(
-        plan=certified(table, found, name, optimum),
+        plan=plan,
         memory=memory_of(table, found.choices),
         alternatives=tuple(
             certified(table, rival, rule, optimum)
@@ -134,6 +149,7 @@ def _result(
         num_placements=found.num_placements,
         scheduler_seconds=found.seconds,
         estimated_pools=tuple(profile.estimated_pools),
+        extrapolated=tuple(extrapolated(profile, plan)),
         without_plan=tuple(rule for rule, rival in rivals.items() if rival.choices is None),
     )
 

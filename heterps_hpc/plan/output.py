@@ -100,6 +100,7 @@ def summary_lines(result: PlanningResult) -> list[str]:
             f"bound: the floor is a fraction of {result.best:,.0f} samples/s, the fastest plan "
             f"found in time; what the pools can do at most is {most}"
         )
+    lines += [f"extrapolated: {words}" for words in result.extrapolated]
     if estimate.from_data_sheet:
         names = ", ".join(result.estimated_pools)
         lines.append(f"estimated: pools {names} are described by data sheets, not measured")

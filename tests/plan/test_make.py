@@ -16,7 +16,7 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
 from heterps_hpc.model import Lookup, Model, TableSpec, dense, embedding
 from heterps_hpc.plan.make import PlanningResult, layout_from, make_plan, show
-from heterps_hpc.plan.output import money_line
+from heterps_hpc.plan.output import money_line, summary_lines
 from heterps_hpc.plan.sheets import load_sheet, profile_from_sheets, sheet_names
 from heterps_hpc.profile import LayerFacts, Profile, TableFacts, TensorFacts, Timing
 from tests.plan.instances import random_cluster
@@ -115,6 +115,27 @@ def test_the_table_for_people_says_it_all() -> None:
     for word in ("binds", "samples/s", "/hour", "/million samples", "optimum", "gap", "frontier"):
         assert word in text
     assert money_line(result.plan).startswith("money ")
+
+
+def test_more_ranks_than_were_measured_are_marked() -> None:
+    model = small_model()
+    job, cluster = small_job(min_samples_per_second=20_000.0), small_cluster()
+    profile = small_profile(model)
+    told = make_plan(job, cluster, profile, model, 1e6)
+    ranks = max(stage.num_ranks for stage in told.plan.stages)
+    assert told.extrapolated == ()  # it does not say with how many ranks it was measured
+
+    def measured(*counts: int) -> list[str]:
+        timings = tuple(t.model_copy(update={"rank_counts": counts}) for t in profile.timings)
+        known = profile.model_copy(update={"timings": timings})
+        return summary_lines(make_plan(job, cluster, known, model, 1e6))
+
+    assert ranks > 1
+    assert any(
+        line.startswith("extrapolated: stage") and line.endswith("measured with up to 1")
+        for line in measured(1)
+    )
+    assert not any("extrapolated" in line for line in measured(1, ranks))
 
 
 def test_frontier_rises_in_both_throughput_and_money() -> None:
