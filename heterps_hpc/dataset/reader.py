@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from heterps_hpc.dataset.columns import Keys, Rows
 from heterps_hpc.dataset.dataset import Dataset
+from heterps_hpc.dataset.loaded import LoadedWindow
 from heterps_hpc.dataset.order import Order, Position, Window
-from heterps_hpc.dataset.stage import Stage
 from heterps_hpc.dataset.window import Want, WindowLoader
 from heterps_hpc.errors import UserError
 
@@ -169,13 +169,13 @@ class Reader:
             self._loader.open(window)  # before anything is made of the sizes that it claims
             cuts = self._cuts(window, position.batch)
             began = time.perf_counter()
-            stage = self._load(window, cuts)
-            waited = time.perf_counter() - began > stage.num_bytes / _BYTES_PER_SECOND_CACHED
+            loaded = self._load(window, cuts)
+            waited = time.perf_counter() - began > loaded.num_bytes / _BYTES_PER_SECOND_CACHED
             hints = self._loader.announce(following) if waited and following else iter(())
             blocks_per_cut = -(-self._order.blocks_per_window // len(cuts))
             done = 0
             for index, places, complete in cuts:
-                pieces.append(stage.cut(done, done + len(places)))
+                pieces.append(loaded.cut(done, done + len(places)))
                 done += len(places)
                 if complete:
                     num_rows = self._order.batch_rows(index)
@@ -183,9 +183,9 @@ class Reader:
                     pieces = []
                 for _ in islice(hints, blocks_per_cut):
                     pass
-            del stage  # its memory serves the next window
+            del loaded  # its memory serves the next window
 
-    def _load(self, window: Window, cuts: list[Cut]) -> Stage:
+    def _load(self, window: Window, cuts: list[Cut]) -> LoadedWindow:
         # ascending and distinct, so as many as there are rows are all of them
         everything = sum(len(cut.places) for cut in cuts) == window.num_rows
         if window.rows is None and everything:

@@ -10,9 +10,9 @@ import numpy as np
 from heterps_hpc.dataset import shardfile
 from heterps_hpc.dataset.columns import Int64s
 from heterps_hpc.dataset.dataset import Dataset
+from heterps_hpc.dataset.loaded import LoadedWindow, Memory, Wanted, announce
 from heterps_hpc.dataset.order import BlockTable, Window
 from heterps_hpc.dataset.recycler import Recycler
-from heterps_hpc.dataset.stage import Memory, Stage, Wanted, announce
 from heterps_hpc.dataset.storage import Storage
 from heterps_hpc.errors import UserError
 from heterps_hpc.values import nearest
@@ -75,9 +75,9 @@ class WindowLoader:
         for number in np.unique(self._table.shard[window.blocks]).tolist():
             self._storage.shard(number)
 
-    def load(self, window: Window, rows: Int64s | None) -> Stage:
+    def load(self, window: Window, rows: Int64s | None) -> LoadedWindow:
         """Read a window for batches that want these of its rows, in that order (None: all)."""
-        return Stage(window, rows, self._table, self._storage, self._wanted, self._memory)
+        return LoadedWindow(window, rows, self._table, self._storage, self._wanted, self._memory)
 
     def announce(self, window: Window) -> Iterator[None]:
         """Each step lets the system read another block of a window that will be wanted soon."""

@@ -83,8 +83,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Memory:
-    """What stages use: for columns that become parts of batches, for those that are only picked
-    from, and for the batches that are made of these."""
+    """What loaded windows use: for columns that become parts of batches, for those that are only
+    picked from, and for the batches that are made of these."""
 
     given: Recycler
     kept: Recycler
@@ -92,7 +92,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Run:
+class Span:
     """Items first .. last - 1 of a column of one shard."""
 
     shard: int
@@ -100,7 +100,7 @@ class Run:
     last: int
 
 
-class Stage:
+class LoadedWindow:
     """The wanted columns of one window; `rows` are those that batches want, in their order.
 
     None means all rows as they are.
@@ -123,21 +123,21 @@ class Stage:
         self._memory = memory
         self._shards = table.shard[window.blocks].tolist()
         self._in_shard = table.in_shard[window.blocks].tolist()
-        self._row_runs = self._runs_of_rows()
-        self._key_runs = self._runs_of_keys()
+        self._row_spans = self._spans_of_rows()
+        self._key_spans = self._spans_of_keys()
         self._ids = self._sample_ids()
         # columns that are not keys by their path, the keys of slots with one as a matrix, for
         # its rows are cut faster than as many arrays
-        self._staged: dict[str, NDArray[Any]] = {}
+        self._columns: dict[str, NDArray[Any]] = {}
         self._keys: NDArray[np.uint64] = np.empty((0, 0), np.uint64)
         self._allocate(memory.given if rows is None else memory.kept)
         self._read()
-        self.num_bytes = self._keys.nbytes + sum(a.nbytes for a in self._staged.values())
+        self.num_bytes = self._keys.nbytes + sum(a.nbytes for a in self._columns.values())
         self._ragged = {
-            slot.name: self._ragged_of(slot.name, self._staged[slot.lengths.path])
+            slot.name: self._ragged_of(slot.name, self._columns[slot.lengths.path])
             for slot in wanted.many
         }
-        self._single = {use: self._staged[column.path] for use, column in wanted.single.items()}
+        self._single = {use: self._columns[column.path] for use, column in wanted.single.items()}
         if rows is not None:
             self._put_in_order(rows)
         # slots whose keys are in the order of the batches already; those of the others are picked
@@ -150,28 +150,28 @@ class Stage:
             narrow = [slot for slot in wanted.many if slot not in self._wide]
             self._ready = self._pick(rows, narrow, memory.given) if narrow else {}
 
-    def _runs_of_rows(self) -> list[Run]:
+    def _spans_of_rows(self) -> list[Span]:
         """Neighbouring blocks as one."""
         counts = self._table.num_rows[self._window.blocks].tolist()
         step = self._storage.block_rows
-        runs: list[Run] = []
+        spans: list[Span] = []
         for shard, block, count in zip(self._shards, self._in_shard, counts, strict=True):
             first = block * step
-            if runs and runs[-1].shard == shard and runs[-1].last == first:
-                runs[-1] = Run(shard, runs[-1].first, first + count)
+            if spans and spans[-1].shard == shard and spans[-1].last == first:
+                spans[-1] = Span(shard, spans[-1].first, first + count)
             else:
-                runs.append(Run(shard, first, first + count))
-        return runs
+                spans.append(Span(shard, first, first + count))
+        return spans
 
-    def _runs_of_keys(self) -> dict[str, list[Run]]:
-        """For each slot of many keys, one run for each block."""
+    def _spans_of_keys(self) -> dict[str, list[Span]]:
+        """For each slot of many keys, one span for each block."""
         if not self._wanted.many:
             return {}
         starts = {number: self._storage.shard(number).starts for number in set(self._shards)}
         places = list(zip(self._shards, self._in_shard, strict=True))
         return {
             slot.name: [
-                Run(shard, *starts[shard][slot.name][block : block + 2].tolist())
+                Span(shard, *starts[shard][slot.name][block : block + 2].tolist())
                 for shard, block in places
             ]
             for slot in self._wanted.many
@@ -189,21 +189,21 @@ class Stage:
         wanted, num_rows = self._wanted, self._window.num_rows
         lengths = [(column, num_rows) for column in wanted.various]
         for column in wanted.by_key:
-            count = sum(run.last - run.first for run in self._key_runs[column.slot])
+            count = sum(span.last - span.first for span in self._key_spans[column.slot])
             lengths.append((column, count))
         num_bytes = sum(padded(length * column.item_bytes) for column, length in lengths)
         arena = memory.arena(num_bytes + key_matrix_bytes(len(wanted.one), num_rows))
-        self._staged = {
+        self._columns = {
             column.path: arena.empty(column.shape(length), column.dtype)
             for column, length in lengths
         }
         self._keys = key_matrix(arena, len(wanted.one), num_rows)
 
     def _read(self) -> None:
-        various = [self._staged[column.path] for column in self._wanted.various]
+        various = [self._columns[column.path] for column in self._wanted.various]
         place = 0
-        for run in self._row_runs:
-            end = place + run.last - run.first
+        for span in self._row_spans:
+            end = place + span.last - span.first
             keys, others = self._keys[:, place:end], [column[place:end] for column in various]
 
             def outs(
@@ -212,16 +212,16 @@ class Stage:
                 return [*(column[rows] for column in others), *keys[:, rows]]
 
             # asked for each time: a storage closes shards that were not used for long
-            self._storage.shard(run.shard).read_rows(run.first, run.last, outs)
+            self._storage.shard(span.shard).read_rows(span.first, span.last, outs)
             place = end
         for column in self._wanted.by_key:
-            self._read_keys(column, self._staged[column.path])
+            self._read_keys(column, self._columns[column.path])
 
     def _read_keys(self, column: Column, out: NDArray[Any]) -> None:
         place = 0
-        for run in self._key_runs[column.slot]:
-            end = place + run.last - run.first
-            self._storage.shard(run.shard).read(column, run.first, run.last, out[place:end])
+        for span in self._key_spans[column.slot]:
+            end = place + span.last - span.first
+            self._storage.shard(span.shard).read(column, span.first, span.last, out[place:end])
             place = end
 
     def _put_in_order(self, rows: Int64s) -> None:
@@ -246,21 +246,21 @@ class Stage:
         """Refuses samples that do not have as many keys as their blocks."""
         rows = self._table.num_rows[self._window.blocks]
         found = np.add.reduceat(lengths, np.cumsum(rows) - rows, dtype=np.int64).tolist()
-        for block, run, count in zip(self._in_shard, self._key_runs[slot], found, strict=True):
-            if count != run.last - run.first:
+        for block, span, count in zip(self._in_shard, self._key_spans[slot], found, strict=True):
+            if count != span.last - span.first:
                 raise UserError(
-                    f"{self._storage.shard(run.shard).path}: block {block} of slot {slot!r} has "
-                    f"{run.last - run.first} keys, but its samples {count}: the shard is damaged; "
-                    "prepare the dataset again"
+                    f"{self._storage.shard(span.shard).path}: block {block} of slot {slot!r} has "
+                    f"{span.last - span.first} keys, but its samples {count}: the shard is "
+                    "damaged; prepare the dataset again"
                 )
         return Ragged(lengths)
 
     def _whole_slots(self) -> dict[str, Keys]:
         return {
             slot.name: Keys(
-                self._staged[slot.keys.path],
+                self._columns[slot.keys.path],
                 self._ragged[slot.name].offsets(),
-                self._staged[slot.weights.path] if slot.weights else None,
+                self._columns[slot.weights.path] if slot.weights else None,
             )
             for slot in self._wanted.many
         }
@@ -278,7 +278,7 @@ class Stage:
     def _is_wide(self, slot: ManyColumns) -> bool:
         """Whether a sample's keys fill cache lines of their own. Then nothing is lost by picking
         them just before they are needed, and much memory is saved."""
-        return self._staged[slot.keys.path].nbytes >= _WIDE_BYTES * self._window.num_rows
+        return self._columns[slot.keys.path].nbytes >= _WIDE_BYTES * self._window.num_rows
 
     def _pick(self, rows: Int64s, many: Sequence[ManyColumns], memory: Recycler) -> dict[str, Keys]:
         """Copies of the keys of some rows."""
@@ -292,7 +292,7 @@ class Stage:
 
         def take(column: Column, chosen: PickedKeys) -> NDArray[Any]:
             out = arena.empty((chosen.num_keys,), column.dtype)
-            return chosen.take(self._staged[column.path], out)
+            return chosen.take(self._columns[column.path], out)
 
         slots = {}
         for slot in many:
@@ -315,7 +315,7 @@ def key_matrix(arena: Arena, num_slots: int, num_rows: int) -> NDArray[np.uint64
 
 
 def announce(window: Window, table: BlockTable, storage: Storage, wanted: Wanted) -> Iterator[None]:
-    """Tell the system, block by block, what a later stage will read, so that it is in memory."""
+    """Tell the system, block by block, what a later window will read, so that it is in memory."""
     step = storage.block_rows
     for place in window.blocks.tolist():
         shard = storage.shard(int(table.shard[place]))
