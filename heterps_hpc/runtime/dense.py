@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -19,6 +21,7 @@ from heterps_hpc.runtime.feed import Feed
 from heterps_hpc.runtime.inlet import Inlet, Ring, Share, is_whole, pack
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.stopwatch import Stopwatch
+from heterps_hpc.runtime.wire import Wire
 from heterps_hpc.runtime.wiring import Route, Shapes, dense_routes, dense_stages, sparse_routes
 
 
@@ -65,11 +68,13 @@ class DenseRole:
         batch_size: int,
         num_micro_batches: int,
         ring: int,
-        wire: torch.dtype,
+        wire: Wire,
         seed: int,
         watch: Stopwatch,
+        on_bad_loss: Callable[[int, float], None],
     ) -> None:
         self.modules = modules
+        self._on_bad_loss = on_bad_loss  # may raise
         self._entry = entry
         self._layout = layout
         self._exchange = exchange
@@ -88,9 +93,9 @@ class DenseRole:
 
         def port(route: Route, peer: int, lane: Lane, depth: int) -> Port:
             there = layout.ranks[peer]
-            inlet_ring = Ring(depth, max_rows, route.width, wire, pin)
+            inlet_ring = Ring(depth, max_rows, route.width, wire.dtype, pin)
             inlet = Inlet(exchange, lane, peer, inlet_ring)
-            out = Ring(2, max_rows, route.width, wire, pin)
+            out = Ring(2, max_rows, route.width, wire.dtype, pin)
             return Port(route, inlet, out, there.stage, there.replica)
 
         me = entry.rank
@@ -193,6 +198,9 @@ class DenseRole:
                 loss = loss * tensors["weight"]
             loss = loss.sum()
             outcome.loss_sum += float(loss.detach())
+            if not math.isfinite(outcome.loss_sum) and torch.is_grad_enabled():
+                # before its gradients reach ranks that could only say what they were sent
+                self._on_bad_loss(step, outcome.loss_sum)
         if keep_scores and SCORE in tensors and SCORE not in leaves:
             outcome.scores.append(tensors[SCORE].detach().float().cpu())
         return Alive(leaves, outputs, loss)
@@ -268,12 +276,13 @@ class DenseRole:
                     continue
                 first = tensors[port.route.pieces[0].tensor]
                 whole = is_whole(port.route, first.shape[1], (0, len(first)), share)
-                if whole and first.dtype == self._wire and first.device.type == "cpu":
+                if whole and first.dtype == self._wire.dtype and first.device.type == "cpu":
                     message = first.contiguous()
                 else:
                     blocks = port.ring.blocks(step, [share.count for share in shares])
                     message = blocks[micro_batch]
-                    pack(tensors, port.route.pieces, share, message)
+                    scale = 1.0 if lane == Lane.ACTIVATIONS else self._wire.gradient_scale
+                    pack(tensors, port.route.pieces, share, message, scale)
                 peer = port.route.source if lane != Lane.ACTIVATIONS else port.route.target
                 self._exchange.send(lane, peer, step, message)
 
@@ -295,7 +304,8 @@ class DenseRole:
                 message = port.inlet.take(step, micro_batch)
             for piece in port.route.pieces:
                 part = message[:, piece.message_column : piece.message_column + piece.width]
-                totals[piece.tensor][share.first : share.last] += part
+                total = totals[piece.tensor][share.first : share.last]
+                total.add_(part, alpha=1.0 / self._wire.gradient_scale)
         return {
             name: total.view(outputs[name].shape).to(outputs[name].device, outputs[name].dtype)
             for name, total in totals.items()

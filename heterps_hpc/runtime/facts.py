@@ -10,6 +10,7 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import Schema
 from heterps_hpc.model import Layer, Lookup, Model, is_data_tensor
 from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
+from heterps_hpc.runtime.wire import make_wire
 from heterps_hpc.runtime.wiring import Shapes
 
 _STATES = {"sgd": 0.0, "adagrad": 1.0, "adam": 2.0}  # per element; row-wise Adagrad: per row
@@ -45,7 +46,7 @@ def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> lis
 
 def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorFacts]:
     """Tensors that a cut may have to carry."""
-    size = 8 if job.train.precision == "float64" else 2 if job.train.wire != "float32" else 4
+    size = make_wire(job.train).dtype.itemsize
     facts = []
     for layer in model.layers:
         for name in layer.writes:

@@ -90,10 +90,15 @@ def unpack(message: torch.Tensor, pieces: Sequence[Piece], tensor: str, out: tor
 
 
 def pack(
-    tensors: dict[str, torch.Tensor], pieces: Sequence[Piece], share: Share, out: torch.Tensor
+    tensors: dict[str, torch.Tensor],
+    pieces: Sequence[Piece],
+    share: Share,
+    out: torch.Tensor,
+    scale: float = 1.0,
 ) -> None:
-    """Copy columns of tensors into a message."""
+    """Copy columns of tensors, times a factor, into a message."""
     for piece in pieces:
         source = tensors[piece.tensor][share.first : share.last]
         columns = source[:, piece.tensor_column : piece.tensor_column + piece.width]
-        out[:, piece.message_column : piece.message_column + piece.width].copy_(columns)
+        target = out[:, piece.message_column : piece.message_column + piece.width]
+        target.copy_(columns if scale == 1.0 else columns * scale)

@@ -20,10 +20,13 @@ from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.steps import Steps
 from heterps_hpc.runtime.stopwatch import Stopwatch
 from heterps_hpc.runtime.tables import TableShards
+from heterps_hpc.runtime.wire import Wire, make_wire
 from heterps_hpc.runtime.wiring import Shapes, outlets_of
 from heterps_hpc.runtime.world import World
 
-_WIRE = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+class TrainingFailed(RuntimeError):
+    """Training cannot go on; the message says step, rank and stage."""
 
 
 @dataclass
@@ -45,9 +48,9 @@ class Parts:
         return torch.float64 if self.job.train.precision == "float64" else torch.float32
 
     @property
-    def wire(self) -> torch.dtype:
-        """Type of rows and activations in messages."""
-        return torch.float64 if self.dtype == torch.float64 else _WIRE[self.job.train.wire]
+    def wire(self) -> Wire:
+        """How rows and activations travel."""
+        return make_wire(self.job.train)
 
     def writes(self, tensor: str) -> bool:
         """Whether a dense layer of this rank's stage writes the tensor."""
@@ -90,7 +93,15 @@ class Parts:
             wire=self.wire,
             seed=self.job.train.seed,
             watch=self.watch,
+            on_bad_loss=self._stop_at_bad_loss,
         )
+
+    def _stop_at_bad_loss(self, step: int, loss_sum: float) -> None:
+        if self.job.train.on_nan == "stop":
+            raise TrainingFailed(
+                f"the loss of step {step} is {loss_sum} on {self.world.name()}; lower the "
+                "learning rate, clip gradients (train.dense.clip_norm), or set train.on_nan: skip"
+            )
 
     def order(self, dataset: Dataset, *, train: bool) -> Order:
         """The order of samples: shuffled for training, as stored otherwise."""

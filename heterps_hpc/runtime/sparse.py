@@ -19,6 +19,7 @@ from heterps_hpc.rows import Range, replica_ranges
 from heterps_hpc.runtime.exchange import Arrival, Exchange, Lane, LocalArrival
 from heterps_hpc.runtime.stopwatch import Stopwatch
 from heterps_hpc.runtime.tables import KeyList, Matrix, Pulled, TableShards
+from heterps_hpc.runtime.wire import Wire
 from heterps_hpc.runtime.wiring import Outlet
 
 ReplicaRanks = Callable[[int], list[int]]  # stage → world ranks
@@ -46,7 +47,7 @@ class SparseRole:
         num_micro_batches: int,
         ring: int,
         dtype: torch.dtype,
-        wire: torch.dtype,
+        wire: Wire,
         watch: Stopwatch,
     ) -> None:
         self.shards = shards
@@ -64,12 +65,12 @@ class SparseRole:
             [torch.zeros(batch_size, width, dtype=dtype) for width in widths] for _ in range(ring)
         ]
         self._wired = self._rows
-        if wire != dtype:
+        if wire.dtype != dtype:
             self._wired = [
-                [torch.zeros(batch_size, width, dtype=wire) for width in widths]
+                [torch.zeros(batch_size, width, dtype=wire.dtype) for width in widths]
                 for _ in range(ring)
             ]
-        self._gradients = [torch.zeros(batch_size, width, dtype=wire) for width in widths]
+        self._gradients = [torch.zeros(batch_size, width, dtype=wire.dtype) for width in widths]
         self._dtype = dtype
 
     def pull(self, step: int, batch: Batch) -> None:
@@ -113,8 +114,9 @@ class SparseRole:
         pulled = self._receive(step)
         with self._watch.phase("push"):
             matrices = [matrix[: pulled.num_rows] for matrix in self._gradients]
-            if self._wire != self._dtype:
-                matrices = [matrix.to(self._dtype) for matrix in matrices]
+            if self._wire.dtype != self._dtype:
+                factor = 1.0 / self._wire.gradient_scale
+                matrices = [matrix.to(self._dtype).mul_(factor) for matrix in matrices]
             views = self._views(matrices, pulled.num_rows)
             total = {lookup: _sum(columns) for lookup, columns in views.items()}
             self.shards.push(pulled, total, step, lr)
@@ -147,7 +149,7 @@ class SparseRole:
         with self._watch.phase("send"):
             for index, outlet in enumerate(self._outlets):
                 matrix = self._wired[slot][index]
-                if self._wire != self._dtype:
+                if self._wire.dtype != self._dtype:
                     matrix[:num_rows].copy_(self._rows[slot][index][:num_rows])
                 shares = self._shares(outlet, num_rows)
                 for micro_batch in range(self._num_micro_batches):

@@ -54,10 +54,6 @@ class Saves(Protocol):
         """Give everything back."""
 
 
-class TrainingFailed(RuntimeError):
-    """Training cannot go on; the message says step, rank and stage."""
-
-
 @dataclass
 class Result:
     """What a run gave, the same on every rank."""
@@ -185,14 +181,7 @@ class Trainer:
             feed = self.dense.feed(batch, self._feed_reads)
         outcome = self.dense.train(step, feed, weight_sum, keep_scores=self.progress.keeps_scores)
         self.progress.note(outcome, feed, weight_sum)
-        if math.isfinite(outcome.loss_sum):
-            return True
-        if self.job.train.on_nan == "stop":
-            raise TrainingFailed(
-                f"the loss of step {step} is {outcome.loss_sum} on {self.world.name()}; lower the "
-                "learning rate, clip gradients (train.dense.clip_norm), or set train.on_nan: skip"
-            )
-        return False
+        return math.isfinite(outcome.loss_sum)
 
     def _update(self, step: int) -> None:
         """Start to sum the dense gradients, and push rows meanwhile.

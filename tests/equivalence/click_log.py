@@ -20,10 +20,13 @@ def write_click_logs(path: Path) -> None:
     """The data of all cases: without and with sample weights, and a test set of other rows."""
     write_click_log(path / "plain")
     write_click_log(path / "weight", weight=True)
+    write_click_log(path / "nan", nan_row=50)
     write_click_log(path / "test", seed=8)
 
 
-def write_click_log(path: Path, *, weight: bool = False, seed: int = 7) -> Dataset:
+def write_click_log(
+    path: Path, *, weight: bool = False, seed: int = 7, nan_row: int | None = None
+) -> Dataset:
     """The same rows every time."""
     schema = Schema(
         slots=(
@@ -39,7 +42,11 @@ def write_click_log(path: Path, *, weight: bool = False, seed: int = 7) -> Datas
         has_weight=weight,
     )
     with DatasetWriter(path, schema, rows_per_shard=100, block_rows=16, seed=3) as writer:
-        writer.append(_rows(weight, seed))
+        rows = _rows(weight, seed)
+        if nan_row is not None:
+            assert rows.dense is not None
+            rows.dense[nan_row, 0] = np.nan
+        writer.append(rows)
     return Dataset.open(path)
 
 

@@ -199,6 +199,8 @@ class Oracle:
         tensors, pulled = self._forward(batch)
         weight = tensors.get("weight", torch.ones(batch.num_rows, dtype=self.dtype))
         loss = (tensors["loss"] * weight).sum() / weight.sum()
+        if train.on_nan == "skip" and not torch.isfinite(loss):
+            return loss.item(), lambda: None
         self.optimizer.zero_grad(set_to_none=False)
         loss.backward()
         if train.dense.clip_norm is not None:

@@ -15,22 +15,16 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc.dataset import Dataset
-from tests.equivalence.cases import (
-    Case,
-    examples,
-    full_product,
-    make_job,
-    make_layout,
-    make_model,
-    pairwise,
-)
+from tests.equivalence.cases import Case, make_job, make_layout, make_model
 from tests.equivalence.click_log import write_click_logs
 from tests.equivalence.compare import differences, load, same_bits
-from tests.equivalence.oracle import Learned, Oracle
+from tests.equivalence.oracle import Learned
+from tests.equivalence.rounding import ask_oracle
+from tests.equivalence.suite import examples, full_product, pairwise, rounded, skipping
 from tests.mpi_run import mpirun, tail
 
 FULL = os.environ.get("HETERPS_FULL") == "1"
-CASES = (full_product() if FULL else pairwise()) + examples()
+CASES = (full_product() if FULL else pairwise()) + examples() + skipping() + rounded(FULL)
 CASES_PER_WORLD = 100
 SECONDS_PER_CASE = 10.0  # a case takes half a second; a busy machine must not fail the suite
 
@@ -50,23 +44,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def oracle(data: Path) -> Callable[[Case], Learned]:
     """What a case should learn; worked out once for all its layouts."""
 
-    @cache
-    def learn(key: tuple[str, int, str, str]) -> Learned:
-        model_name, staleness, precision, variant = key
-        job = make_job(Case(model_name, "1", 1, staleness, precision, variant), data)
-        dataset = Dataset.open(job.data.train)
-        return Oracle(job, make_model(job, dataset.manifest), dataset).train()
-
+    learn = cache(lambda case: ask_oracle(case, data))
     return lambda case: learn(case.oracle)
 
 
 class Worlds:
     """Runs all cases of one world size in one mpirun, on first need."""
 
-    def __init__(self, data: Path, out: Path) -> None:
-        self.data, self.out = data, out
+    def __init__(self, cases: list[Case], data: Path, out: Path) -> None:
+        self.cases, self.data, self.out = cases, data, out
         self.said: dict[str, str] = {}
-        self.sizes = {case.name: self._num_ranks(case) for case in CASES}
+        self.sizes = {case.name: self._num_ranks(case) for case in cases}
         self.done: set[int] = set()
 
     def results(self, case: Case) -> list[Path]:
@@ -87,7 +75,7 @@ class Worlds:
     def _run_all(self, size: int) -> None:
         # the first case of each layout runs twice: it must give the same bits
         waiting, seen = [], set()
-        for case in CASES:
+        for case in self.cases:
             if self.sizes[case.name] == size:
                 waiting += [case] if case.layout in seen else [case, case]
                 seen.add(case.layout)
@@ -113,9 +101,15 @@ class Worlds:
 
 
 @pytest.fixture(scope="session")
-def worlds(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """All runs, grouped by world size."""
-    return Worlds(data, tmp_path_factory.mktemp("results"))
+def worlds(
+    data: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Worlds:
+    """The runs of all selected cases, grouped by world size."""
+    selected = [getattr(item, "callspec", None) for item in request.session.items]
+    cases = [spec.params["case"] for spec in selected if spec and "case" in spec.params]
+    return Worlds(
+        [case for case in cases if isinstance(case, Case)], data, tmp_path_factory.mktemp("results")
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

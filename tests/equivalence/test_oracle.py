@@ -12,10 +12,11 @@ import torch
 from heterps_hpc.config import Job, SparseOptimizer
 from heterps_hpc.dataset import Dataset, Order, Reader, Want
 from heterps_hpc.models.initial import make_module
-from tests.equivalence.cases import AXES, Case, full_product, make_job, make_model, pairwise
+from tests.equivalence.cases import Case, make_job, make_model
 from tests.equivalence.click_log import write_click_logs
 from tests.equivalence.compare import differences
 from tests.equivalence.oracle import Learned, Oracle, first_vectors, row_step
+from tests.equivalence.suite import AXES, full_product, pairwise
 
 
 @pytest.fixture(scope="module")

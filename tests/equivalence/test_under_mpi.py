@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc.dataset import Dataset
-from tests.equivalence.cases import Case, make_job, make_layout, make_model, pairwise
+from tests.equivalence.cases import Case, make_job, make_layout, make_model
 from tests.equivalence.click_log import write_click_logs
 from tests.equivalence.compare import differences
 from tests.equivalence.oracle import Oracle
+from tests.equivalence.suite import pairwise
 
 MAX_CASES = 3
 
