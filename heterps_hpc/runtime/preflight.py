@@ -88,6 +88,7 @@ def _facts(
 ) -> Facts:
     dataset = Dataset.open(job.data.train)
     model = build_model(job.model, dataset.manifest)
+    layout.check_model(model)
     needed = shard_bytes(layout, comm.rank, job, model, dataset)
     hot = job.train.tables.hot_bytes
     spilled = 0 if hot is None else max(0, needed - hot)

@@ -126,18 +126,19 @@ class Progress:
             return
         losses = _step_losses([sums for sums, _ in gathered if sums])
         self.losses += losses
+        finite = [loss for loss in losses if math.isfinite(loss)]  # others were skipped
         line: dict[str, Any] = {
             "kind": "train",
             "step": step,
             "epoch": epoch,
             "samples": samples,
             "seconds": round(seconds, 6),
-            "loss": float(np.nanmean(losses)) if losses else None,
+            "loss": float(np.mean(finite)) if finite else None,
             "samples_per_second": samples / max(seconds, 1e-9),
         }
         columns = join_columns([columns for _, columns in gathered])
-        finite = np.isfinite(columns[0])
-        columns = [column[finite] for column in columns]
+        scored = np.isfinite(columns[0])
+        columns = [column[scored] for column in columns]
         line |= quality(columns, is_logit=self._parts.model.score_is_logit)
         self.write(line)
 
