@@ -9,12 +9,14 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
+from heterps_hpc.checkpoint.background import InTurn
 from heterps_hpc.checkpoint.manifest import ArraySpec, Kind, Segment, ShardSpec
 from heterps_hpc.checkpoint.shardreader import DamagedCheckpoint, ShardReader
 from heterps_hpc.checkpoint.store import Checkpoint
 
 EXTRA = "extra."  # column prefix of what a table keeps beside its rows
 _MAX_OPEN = 64
+_ROWS_PER_BLOCK = 16384  # of 16 floats, a megabyte: still in the cache when it is put to use
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Contents:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._open: dict[str, ShardReader] = {}
+        self._thread = InTurn(1)
         self._by_name: dict[tuple[Kind, str], list[Place]] = {}
         for shard in checkpoint.manifest.shards:
             for array in shard.arrays:
@@ -61,9 +64,12 @@ class Contents:
         return found
 
     def rows(
-        self, table: str, partition: int, max_rows: int = 65536
+        self, table: str, partition: int, max_rows: int = _ROWS_PER_BLOCK
     ) -> Iterator[dict[str, NDArray[Any]]]:
-        """The rows of a partition, some at a time, as columns by name."""
+        """The rows of a partition, some at a time, as columns by name.
+
+        While some are in use, the next are read and checksummed.
+        """
         columns = {
             name: found
             for name, found in self.columns(table, partition).items()
@@ -79,7 +85,7 @@ class Contents:
             self.reader(place.shard).blocks(place.array, segment, max_rows)
             for place, segment in columns.values()
         ]
-        for blocks in zip(*streams, strict=True):
+        for blocks in self._thread.ahead(zip(*streams, strict=True)):
             yield dict(zip(columns, blocks, strict=True))
 
     def extra(self, table: str, partition: int) -> dict[str, NDArray[Any]]:
@@ -112,6 +118,7 @@ class Contents:
 
     def close(self) -> None:
         """Let go of all files."""
+        self._thread.stop()
         while self._open:
             self._open.popitem()[1].close()
 

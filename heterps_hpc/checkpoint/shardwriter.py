@@ -21,9 +21,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from heterps_hpc.checkpoint.background import InTurn
 from heterps_hpc.checkpoint.manifest import FORMAT, VERSION, ArraySpec, Kind, Segment, ShardSpec
 
 _ALIGNED_BYTES = 4096
+_MOST_WAITING = 4  # about one block of a table's columns
 
 
 @dataclass
@@ -80,6 +82,7 @@ class ShardWriter:
         self._hashes: dict[int, tuple[int, int, xxhash.xxh3_64]] = {}
         self._temporary.unlink(missing_ok=True)
         self._descriptor = -1
+        self._writes = InTurn(_MOST_WAITING)
         try:
             self._make_skeleton({"format": FORMAT, "version": VERSION, "rank": rank, **told})
             self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CLOEXEC)
@@ -112,7 +115,11 @@ class ShardWriter:
                     array.offset = made.get_offset()
 
     def write(self, array: PlannedArray, partition: int, rows: NDArray[Any]) -> None:
-        """Append rows of a partition; the rows of one partition may come in several pieces."""
+        """Append rows of a partition; the rows of one partition may come in several pieces.
+
+        They are checksummed at once and written by a thread while the caller fetches more, so
+        they must not be changed any more; an error may be that of an earlier call.
+        """
         expected = (array.dtype, array.shape[1:])
         if (rows.dtype, rows.shape[1:]) != expected:
             raise ValueError(f"{array.path}: got {rows.dtype}{rows.shape}, planned {expected}")
@@ -126,7 +133,8 @@ class ShardWriter:
         if rows.size:
             view = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
             current[2].update(view)
-            self._pwrite(view, array.offset + array.rows_written * array.row_bytes)
+            offset = array.offset + array.rows_written * array.row_bytes
+            self._writes.put(self._pwrite, view, offset)
         array.rows_written += len(rows)
 
     def _end_segment(self, array: PlannedArray) -> None:
@@ -147,6 +155,7 @@ class ShardWriter:
             self._end_segment(array)
             if array.rows_written != array.shape[0]:
                 raise ValueError(f"{array.path}: {array.rows_written} of {array.shape[0]} rows")
+        self._writes.finish()
         specs = tuple(array.spec() for array in self.arrays)
         facts = {
             "file": self.path.name,
@@ -159,6 +168,7 @@ class ShardWriter:
         spec = ShardSpec.model_validate(facts)
         spec = spec.model_copy(update={"structure": structure_checksum(self._descriptor, spec)})
         os.fsync(self._descriptor)
+        self._writes.stop()
         os.close(self._descriptor)
         self._descriptor = -1
         self._temporary.replace(self.path)
@@ -167,6 +177,7 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Leave nothing behind."""
+        self._writes.stop()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
