@@ -25,6 +25,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.evaluate import Evaluator
+from heterps_hpc.runtime.program import end_world
 from heterps_hpc.runtime.resuming import resume
 from heterps_hpc.runtime.train import Trainer
 
@@ -40,9 +41,7 @@ def main(arguments: list[str]) -> int:
     try:
         predict(MPI.COMM_WORLD, directory)
     except UserError as error:
-        if MPI.COMM_WORLD.rank == 0:
-            sys.stderr.write(f"heterps: {error}\n")
-        return int(ExitCode.USER_ERROR)
+        end_world(MPI.COMM_WORLD, ExitCode.USER_ERROR, str(error))
     return int(ExitCode.DONE)
 
 

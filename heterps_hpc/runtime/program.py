@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     if code != ExitCode.DONE:
         history.record(run_dir, "rank_end", rank=comm.rank, code=int(code), reason=reason)
     if reason is not None:
-        _end_world(comm, code, reason)
+        end_world(comm, code, reason)
     if code == ExitCode.STOPPED:
         MPI.Finalize()  # all agreed to stop: a code alone would make mpi4py abort the slower ranks
     return int(code)
@@ -103,7 +103,7 @@ def _describe(comm: MPI.Intracomm, error: Exception) -> str:
     return f"{where}: {type(error).__name__}: {error}"
 
 
-def _end_world(comm: MPI.Intracomm, code: ExitCode, reason: str) -> NoReturn:
+def end_world(comm: MPI.Intracomm, code: ExitCode, reason: str) -> NoReturn:
     """Say once what happened, then end all ranks: the others would wait for us for ever."""
     if code == ExitCode.USER_ERROR and comm.rank != 0:
         time.sleep(_SECONDS_FOR_RANK_0)  # most such errors are everyone's: let one rank speak

@@ -16,6 +16,12 @@ from heterps_hpc.models import build_model
 
 HERE = Path(__file__).resolve().parent
 OWN = HERE.parents[1] / "examples" / "own_model"
+POOLS = ("cpu", "gpu")
+CLUSTER = Cluster(
+    pools=tuple(
+        Pool(name=pool, price_per_hour=1.0, max_ranks=8, cores_per_node=8) for pool in POOLS
+    )
+)
 NUM_PARTITIONS = 6
 BATCH_SIZE = 40  # 211 rows: five whole batches and a short one of 11
 NUM_STEPS = 8  # into the second epoch, past the short batch
@@ -259,16 +265,10 @@ def make_model(job: Job, manifest: Any) -> Model:
 def make_layout(case: Case, job: Job, model: Model) -> Layout:
     """The layout of a case: pools take turns, so neighbours always differ."""
     shape = LAYOUTS[case.layout]
-    pools = ("cpu", "gpu")
     cuts = shape.cut(model)
     stages = tuple(
-        Stage(pool=pools[index % 2], layers=layers, num_ranks=count)
+        Stage(pool=POOLS[index % 2], layers=layers, num_ranks=count)
         for index, (layers, count) in enumerate(zip(cuts, shape.num_ranks, strict=False))
-    )
-    cluster = Cluster(
-        pools=tuple(
-            Pool(name=pool, price_per_hour=1.0, max_ranks=8, cores_per_node=8) for pool in pools
-        )
     )
     loads = {table.name: 1.0 for table in model.tables}
     if shape.heavy_table:
@@ -276,7 +276,7 @@ def make_layout(case: Case, job: Job, model: Model) -> Layout:
     layout = bind_plan(
         stages,
         model=model,
-        cluster=cluster,
+        cluster=CLUSTER,
         job=job.name,
         num_partitions=NUM_PARTITIONS,
         table_loads=loads,
