@@ -13,7 +13,7 @@ from heterps_hpc import history
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.launch import launch_slurm
 from heterps_hpc.commands.plan import plan
-from heterps_hpc.commands.prepare import model_of
+from heterps_hpc.commands.prepare import model_of, ready_data
 from heterps_hpc.config import Goal, Job, PlanSpec
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.exit_codes import ExitCode
@@ -26,7 +26,7 @@ from tests.faults.runs import Learned, different_bits, different_numbers
 from tests.launch.values import ROOT
 from tests.slurm.client import SlurmClient
 from tests.slurm.launching import CLUSTER, Launched
-from tests.slurm.training import make_job, result
+from tests.slurm.training import NUM_STEPS, make_job, result
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -50,14 +50,26 @@ def _use_this_cluster(slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """As fast as the cluster can, in numbers that show more than a changed order of sums."""
-    made = make_job(tmp_path_factory.mktemp("data"), max_restarts=1)
+    """As fast as the cluster can, in numbers that show more than a changed order of sums.
+
+    No sample comes twice and most keys are rare: a row that is lost is not made again later.
+    """
+    made = make_job(tmp_path_factory.mktemp("few"), max_restarts=1)
+    assert made.data.synthetic is not None
+    rare = {"train_rows": NUM_STEPS * made.train.batch_size, "cardinality": 5000}
+    data = {
+        "train": tmp_path_factory.mktemp("many") / "train",
+        "synthetic": made.data.synthetic.model_copy(update=rare),
+    }
     changes = {
+        "data": made.data.model_copy(update=data),
         "train": made.train.model_copy(update={"precision": "float64"}),
         "goal": Goal(min_fraction_of_best=0.99),
         "plan": PlanSpec(scheduler="exact"),
     }
-    return made.model_copy(update=changes)
+    job = made.model_copy(update=changes)
+    ready_data(job)
+    return job
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +145,11 @@ def resumed_steps(run: RunDir) -> list[int]:
     return [int(step) for step in re.findall(r"resumed at step (\d+)", run.rank_log(0).read_text())]
 
 
+def saved_steps(run: RunDir) -> list[int]:
+    """The steps whose checkpoints are complete."""
+    return [e["step"] for e in history.read(run) if e["event"] == "checkpoint"]
+
+
 def only_keys(found: Learned) -> Learned:
     """Which rows there are."""
     return {name: keys for name, keys in found.items() if name.endswith(" keys")}
@@ -156,8 +173,8 @@ def test_the_rest_of_the_nodes_goes_on(
     run, layout = planned(tmp_path, job, ONE_PER_NODE)
     assert ranks_of(layout) == {"cpu": 2, "gpu": 1}
     with launched(slurm, run, job, layout) as (first, waiting):
-        first.wait_for_step(100)
         first.wait_for_watcher()
+        slurm.wait_for("a checkpoint of step 80", lambda: 80 in saved_steps(run), 150)
         for node in dead:
             slurm.cluster.kill_node(node)
         assert waiting.result(timeout=300) == ExitCode.DONE, first.log()
