@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +61,19 @@ class Keys(NamedTuple):
             offsets_of(np.concatenate(lengths)),
             np.concatenate(weights) if weights else None,
         )
+
+
+_as_keys = partial(tuple.__new__, Keys)
+
+
+def one_key_slots(names: Iterable[str], matrix: UInt64s) -> dict[str, Keys]:
+    """Slots of one key per sample, one for each row of the matrix, as views.
+
+    Without a call of Python's for each slot, which `Keys(...)` would be.
+    """
+    nothing = (None,) * len(matrix)
+    parts = zip(matrix, nothing, nothing, strict=True)
+    return dict(zip(names, map(_as_keys, parts), strict=True))
 
 
 _SINGLE = ("dense", "labels", "weight", "group", "sample_ids")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.dataset import shardfile
-from heterps_hpc.dataset.columns import Int64s, Keys, Rows
+from heterps_hpc.dataset.columns import Int64s, Keys, Rows, one_key_slots
 from heterps_hpc.dataset.manifest import SlotSpec
 from heterps_hpc.dataset.order import BlockTable, Window
 from heterps_hpc.dataset.ragged import PickedKeys, Ragged
@@ -178,6 +178,9 @@ class LoadedWindow:
         }
 
     def _sample_ids(self) -> Int64s:
+        if self._rows is None and len(self._row_spans) == 1:
+            first = int(self._table.first_row[self._window.blocks[0]])
+            return np.arange(first, first + self._window.num_rows)
         counts = self._table.num_rows[self._window.blocks]
         shift = self._table.first_row[self._window.blocks] - (np.cumsum(counts) - counts)
         ids: Int64s = np.repeat(shift, counts)
@@ -267,8 +270,9 @@ class LoadedWindow:
 
     def cut(self, first: int, last: int) -> Rows:
         """The rows first .. last - 1 of those that batches want."""
-        slots = dict(zip(self._wanted.one, map(Keys, self._keys[:, first:last]), strict=True))
-        slots.update({name: keys.cut(first, last) for name, keys in self._ready.items()})
+        slots = one_key_slots(self._wanted.one, self._keys[:, first:last])
+        for name, keys in self._ready.items():
+            slots[name] = keys.cut(first, last)
         if self._rows is not None and self._wide:
             rows = self._rows[first:last]
             slots.update(self._pick(rows, self._wide, self._memory.batches))
@@ -316,14 +320,10 @@ def key_matrix(arena: Arena, num_slots: int, num_rows: int) -> NDArray[np.uint64
 
 def announce(window: Window, table: BlockTable, storage: Storage, wanted: Wanted) -> Iterator[None]:
     """Tell the system, block by block, what a later window will read, so that it is in memory."""
-    step = storage.block_rows
     for place in window.blocks.tolist():
         shard = storage.shard(int(table.shard[place]))
         block = int(table.in_shard[place])
-        first = block * step
-        for column in wanted.columns:
-            if column.per == "row":
-                shard.announce(column, first, first + int(table.num_rows[place]))
-            else:
-                shard.announce(column, *shard.starts[column.slot][block : block + 2].tolist())
+        shard.announce_rows(block)
+        for column in wanted.by_key:
+            shard.announce(column, *shard.starts[column.slot][block : block + 2].tolist())
         yield

@@ -48,8 +48,19 @@ class Cut(NamedTuple):
     """The places of a window that a batch wants, and whether the batch ends in that window."""
 
     batch: int
-    places: NDArray[np.int64]
+    first: int
+    last: int
+    chosen: NDArray[np.int64] | None
     complete: bool
+
+    @property
+    def num_rows(self) -> int:
+        """How many places."""
+        return self.last - self.first if self.chosen is None else len(self.chosen)
+
+    def places(self) -> NDArray[np.int64]:
+        """Those chosen, or all from the first to before the last."""
+        return np.arange(self.first, self.last) if self.chosen is None else self.chosen
 
 
 class Reader:
@@ -174,12 +185,12 @@ class Reader:
             hints = self._loader.announce(following) if waited and following else iter(())
             blocks_per_cut = -(-self._order.blocks_per_window // len(cuts))
             done = 0
-            for index, places, complete in cuts:
-                pieces.append(loaded.cut(done, done + len(places)))
-                done += len(places)
-                if complete:
-                    num_rows = self._order.batch_rows(index)
-                    yield _batch(position.epoch, index, num_rows, Rows.join(pieces))
+            for cut in cuts:
+                pieces.append(loaded.cut(done, done + cut.num_rows))
+                done += cut.num_rows
+                if cut.complete:
+                    num_rows = self._order.batch_rows(cut.batch)
+                    yield _batch(position.epoch, cut.batch, num_rows, Rows.join(pieces))
                     pieces = []
                 for _ in islice(hints, blocks_per_cut):
                     pass
@@ -187,10 +198,10 @@ class Reader:
 
     def _load(self, window: Window, cuts: list[Cut]) -> LoadedWindow:
         # ascending and distinct, so as many as there are rows are all of them
-        everything = sum(len(cut.places) for cut in cuts) == window.num_rows
+        everything = sum(cut.num_rows for cut in cuts) == window.num_rows
         if window.rows is None and everything:
             return self._loader.load(window, None)
-        wanted = np.concatenate([cut.places for cut in cuts])
+        wanted = np.concatenate([cut.places() for cut in cuts])
         return self._loader.load(window, wanted if window.rows is None else window.rows[wanted])
 
     def _cuts(self, window: Window, first_batch: int) -> list[Cut]:
@@ -203,8 +214,11 @@ class Reader:
             base = index * order.batch_size
             num_rows = order.batch_rows(index)
             low, high = max(begin - base, 0), min(end - base, num_rows)
-            places = self._picker.between(num_rows, low, high) + (base - window.first)
-            cuts.append(Cut(index, places, high == num_rows))
+            chosen = self._picker.between(num_rows, low, high)
+            shift = base - window.first
+            if chosen is not None:
+                chosen = chosen + shift
+            cuts.append(Cut(index, low + shift, high + shift, chosen, high == num_rows))
         return cuts
 
 
@@ -215,10 +229,10 @@ class RowPicker:
         self._rows = rows
         self._known: dict[int, NDArray[np.int64]] = {}
 
-    def between(self, num_rows: int, low: int, high: int) -> NDArray[np.int64]:
-        """The wanted rows among low .. high - 1 of a batch of num_rows."""
+    def between(self, num_rows: int, low: int, high: int) -> NDArray[np.int64] | None:
+        """The wanted rows among low .. high - 1 of a batch of num_rows; None: all of them."""
         if self._rows is None:
-            return np.arange(low, high)
+            return None
         wanted = self._known.get(num_rows)
         if wanted is None:
             wanted = self._known[num_rows] = _positions(self._rows(num_rows), num_rows)

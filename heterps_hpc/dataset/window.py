@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from heterps_hpc.dataset import shardfile
 from heterps_hpc.dataset.columns import Int64s
 from heterps_hpc.dataset.dataset import Dataset
@@ -72,7 +70,7 @@ class WindowLoader:
 
     def open(self, window: Window) -> None:
         """Open the window's shards, and so compare them with the manifest."""
-        for number in np.unique(self._table.shard[window.blocks]).tolist():
+        for number in sorted(set(self._table.shard[window.blocks].tolist())):
             self._storage.shard(number)
 
     def load(self, window: Window, rows: Int64s | None) -> LoadedWindow:
