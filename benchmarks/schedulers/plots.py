@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 
 if TYPE_CHECKING:
     from benchmarks.schedulers.__main__ import Answer
+
+
+MARKERS = "osD^vP*"
+
+
+def styles(names: list[str]) -> dict[str, dict[str, Any]]:
+    """A colour and a marker for each method; no two have the same, up to twenty."""
+    palette = mpl.colormaps["tab20"].colors  # pairs of a strong and a pale one of each hue
+    colours = [*palette[::2], *palette[1::2]]
+    if len(names) > len(colours):
+        raise ValueError(f"{len(names)} methods, but only {len(colours)} colours that differ")
+    return {
+        name: {"color": colours[place], "marker": MARKERS[place % len(MARKERS)]}
+        for place, name in enumerate(names)
+    }
 
 
 def plot(sets: dict[str, list[Answer]], path: Path) -> None:
@@ -17,11 +32,12 @@ def plot(sets: dict[str, list[Answer]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(len(sets), 2, figsize=(12, 3.2 * len(sets)), squeeze=False)
+    looks = styles(list(next(iter(sets.values()))[0].found))
     for (title, answers), (money, seconds) in zip(sets.items(), axes, strict=True):
         for name in answers[0].found:
             found = [(a, a.found[name]) for a in answers if a.found[name].choices is not None]
             labels = [a.name for a, _ in found]
-            style = {"marker": "o", "label": name, "linewidth": 2.5 if name == "rl" else 1.0}
+            style = {"label": name, "linewidth": 2.5 if name == "rl" else 1.0, **looks[name]}
             money.plot(labels, [max(a.gap(name), 0.0) for a, _ in found], **style)
             seconds.plot(labels, [f.curve[-1][0] for _, f in found], **style)
         money.set_ylabel("% above optimum")
