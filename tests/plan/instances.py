@@ -22,11 +22,28 @@ def random_profile(
     rng: np.random.Generator, num_layers: int, pools: list[str], batch_size: int = 100
 ) -> Profile:
     """Layers with one embedding first, perhaps more later, and a chain of tensors with skips."""
+    layers = _random_layers(rng, num_layers)
+    names = [layer.name for layer in layers]
+    # in this order: the questions of known seeds depend on it
+    tensors = _random_tensors(rng, names)
+    timings = _random_timings(rng, names, pools)
+    return Profile(
+        model="random",
+        model_fingerprint="0" * 16,
+        batch_size=batch_size,
+        layers=layers,
+        tensors=tensors,
+        tables=(TableFacts(name="t", work=1.0),),
+        timings=timings,
+        pools=_random_pool_timings(rng, pools),
+    )
+
+
+def _random_layers(rng: np.random.Generator, num_layers: int) -> tuple[LayerFacts, ...]:
     embeds = [True] + [bool(rng.random() < 0.2) for _ in range(num_layers - 1)]
-    names = [f"layer{i}" for i in range(num_layers)]
-    layers = [
+    return tuple(
         LayerFacts(
-            name=name,
+            name=f"layer{place}",
             kind="embedding" if embed else "fc",
             is_embedding=embed,
             output_bytes=64.0,
@@ -34,8 +51,13 @@ def random_profile(
             table_bytes_total=float(rng.uniform(1e6, 1e9)) if embed else 0.0,
             activation_bytes=float(rng.uniform(1, 1e3)),
         )
-        for name, embed in zip(names, embeds, strict=True)
-    ]
+        for place, embed in enumerate(embeds)
+    )
+
+
+def _random_tensors(rng: np.random.Generator, names: list[str]) -> tuple[TensorFacts, ...]:
+    """Each layer's output goes to the next one, sometimes to one further on as well."""
+    num_layers = len(names)
     tensors = []
     for i in range(num_layers - 1):
         readers = {i + 1}
@@ -49,7 +71,13 @@ def random_profile(
                 bytes_per_sample=float(rng.uniform(4, 4e4)),
             )
         )
-    timings = [
+    return tuple(tensors)
+
+
+def _random_timings(
+    rng: np.random.Generator, names: list[str], pools: list[str]
+) -> tuple[Timing, ...]:
+    return tuple(
         Timing(
             layer=name,
             pool=pool,
@@ -60,25 +88,19 @@ def random_profile(
         )
         for name in names
         for pool in pools
-    ]
-    return Profile(
-        model="random",
-        model_fingerprint="0" * 16,
-        batch_size=batch_size,
-        layers=tuple(layers),
-        tensors=tuple(tensors),
-        tables=(TableFacts(name="t", work=1.0),),
-        timings=tuple(timings),
-        pools=tuple(
-            PoolTiming(
-                pool=pool,
-                batch_seconds=float(rng.uniform(0, 1e-3)),
-                overlap=float(rng.choice([0.0, 0.5, 1.0])),
-                full_node_ranks=int(rng.integers(1, 5)),
-                alone=float(rng.uniform(0.6, 1.0)),
-            )
-            for pool in pools
-        ),
+    )
+
+
+def _random_pool_timings(rng: np.random.Generator, pools: list[str]) -> tuple[PoolTiming, ...]:
+    return tuple(
+        PoolTiming(
+            pool=pool,
+            batch_seconds=float(rng.uniform(0, 1e-3)),
+            overlap=float(rng.choice([0.0, 0.5, 1.0])),
+            full_node_ranks=int(rng.integers(1, 5)),
+            alone=float(rng.uniform(0.6, 1.0)),
+        )
+        for pool in pools
     )
 
 
