@@ -15,7 +15,17 @@ from markupsafe import Markup
 from heterps_hpc import __version__
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.history import Event
-from heterps_hpc.report import charts, phases, picture, spending, timeline, traffic, verdict, words
+from heterps_hpc.report import (
+    charts,
+    nearly,
+    phases,
+    picture,
+    spending,
+    timeline,
+    traffic,
+    verdict,
+    words,
+)
 from heterps_hpc.report.inputs import Run
 
 _BARS_SHOWN = 64
@@ -95,7 +105,9 @@ def _context(run: Run) -> dict[str, Any]:
         "plan": run.layout.plan if run.layout else None,
         "picture": picture.draw(run),
         "estimated": sorted(verdict.estimated_pools(run)),
+        "memory": nearly.stage_memory(run),
         "choices": verdict.choices(run),
+        "runners_up": nearly.runners_up(run),
         "floor": run.planning.floor if run.planning else None,
         "searched": _searched(run),
         "stages": stages,

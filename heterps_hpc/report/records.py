@@ -72,6 +72,30 @@ class LearningPoint(Record):
     money: float
 
 
+class RunnerUpRecord(Record):
+    """A plan that was nearly chosen, and why it was not."""
+
+    what: str
+    plan: Plan
+    loses: str = ""
+
+
+class MemoryRecord(Record):
+    """Bytes that one rank of a stage was counted to need."""
+
+    tables: float = 0.0
+    snapshot: float = 0.0
+    dense: float = 0.0
+    dense_on_device: bool = False
+    limit: float
+    device_limit: float | None = None
+
+    @property
+    def host(self) -> float:
+        """Bytes of the host's memory."""
+        return self.tables + self.snapshot + (0.0 if self.dense_on_device else self.dense)
+
+
 class Planning(Record):
     """What the planner considered."""
 
@@ -80,7 +104,9 @@ class Planning(Record):
     num_placements: int | None = None
     scheduler_seconds: float | None = None
     estimated_pools: tuple[str, ...] = ()
+    memory: tuple[MemoryRecord, ...] = ()  # of one rank, by stage of the plan
     alternatives: tuple[Plan, ...] = ()
+    runners_up: tuple[RunnerUpRecord, ...] = ()
     without_plan: tuple[str, ...] = ()
     frontier: tuple[Plan, ...] = ()
     learning_curve: tuple[LearningPoint, ...] = ()

@@ -147,6 +147,20 @@ def planning() -> dict[str, Any]:
         "estimated_pools": ["gpu"],
         "alternatives": [rival.model_dump(mode="json") for rival in rivals],
         "without_plan": ["cpu-only"],
+        "memory": [
+            {"tables": 3e9, "snapshot": 1e9, "dense": 5e8, "dense_on_device": False, "limit": 8e9},
+            {"tables": 0.0, "snapshot": 0.0, "dense": 2e9, "dense_on_device": True, "limit": 4e9},
+            {"tables": 0.0, "snapshot": 0.0, "dense": 1e8, "dense_on_device": False, "limit": 8e9},
+        ],
+        "runners_up": [
+            {
+                "what": "next best placement",
+                "plan": plan("exact", [("cpu", 2, 2), ("gpu", 5, 1)], 0.00221, 60_000.0).model_dump(
+                    mode="json"
+                ),
+                "loses": "takes 1.7 % longer and costs 8.1 % more per hour",
+            }
+        ],
         "learning_curve": [
             {"seconds": 0.1 * i, "placements": 300 * i, "money": max(0.00201, 0.005 - 0.0004 * i)}
             for i in range(9)

@@ -68,6 +68,25 @@ def test_says_what_a_reader_came_for(whole: RunDir) -> None:
         assert expected in text
 
 
+def test_says_what_was_nearly_chosen_and_how_full_memory_is(whole: RunDir) -> None:
+    text = Page(whole.report.read_text()).text
+    more = f"{100 * (0.00221 / layout().plan.estimate.money - 1):+.1f} %".replace("-", "−")
+    row = f"next best placement cpu×2 → gpu×1 $0.00221 {more} takes 1.7 % longer and costs 8.1 %"
+    assert row in text
+    stages = "0 · cpu tables 3.00 GB, snapshot 1.00 GB, dense 500 MB 4.50 GB 8.00 GB – –"
+    assert stages in text
+    assert "1 · gpu – 0 B 4.00 GB 2.00 GB unknown" in text
+
+
+def test_memory_of_other_stages_is_not_shown(run: RunDir) -> None:
+    told = planning()
+    told["memory"], told["runners_up"] = told["memory"][:1], []
+    run.schedulers.write_text(json.dumps(told))
+    text = page_of(run).text
+    assert "Memory of one rank" not in text
+    assert "Nearly chosen" not in text
+
+
 def test_a_whole_run_lacks_nothing(whole: RunDir) -> None:
     page = Page(whole.report.read_text())
     assert "Not in this report" not in page.text

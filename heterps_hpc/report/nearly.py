@@ -1,0 +1,71 @@
+"""Plans that were nearly chosen, and how near the chosen one comes to its limits of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heterps_hpc.report import words
+from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.verdict import shape
+
+
+@dataclass(frozen=True)
+class RunnerUp:
+    """One row of the table of runners-up."""
+
+    what: str
+    shape: str
+    money: float
+    more: float | None  # than the chosen plan, as a fraction of it
+    loses: str
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """One row of the table of memory: bytes of one rank."""
+
+    stage: int
+    pool: str
+    parts: str
+    host: float
+    limit: float
+    device: float | None
+    device_limit: float | None
+
+
+def runners_up(run: Run) -> list[RunnerUp]:
+    """Cheapest first, as the planner wrote them."""
+    if run.planning is None:
+        return []
+    plan = run.layout.plan if run.layout else None
+    chosen = plan.estimate.money if plan else 0.0
+    rows = []
+    for runner in run.planning.runners_up:
+        money = runner.plan.estimate.money
+        what = f"{runner.what} (not proven best)" if runner.plan.gap_is_bound else runner.what
+        more = money / chosen - 1 if chosen > 0 else None
+        rows.append(RunnerUp(what, shape(runner.plan), money, more, runner.loses))
+    return rows
+
+
+def stage_memory(run: Run) -> list[StageMemory]:
+    """Nothing, if the planner's list is of other stages than the layout's."""
+    plan = run.layout.plan if run.layout else None
+    if run.planning is None or plan is None:
+        return []
+    stages, uses = plan.stages, run.planning.memory
+    if len(stages) != len(uses):
+        return []
+    rows = []
+    for number, (stage, use) in enumerate(zip(stages, uses, strict=True)):
+        parts = {
+            "tables": use.tables,
+            "snapshot": use.snapshot,
+            "dense": 0.0 if use.dense_on_device else use.dense,
+        }
+        said = ", ".join(f"{name} {words.size(part)}" for name, part in parts.items() if part > 0)
+        device = use.dense if use.dense_on_device else None
+        rows.append(
+            StageMemory(number, stage.pool, said, use.host, use.limit, device, use.device_limit)
+        )
+    return rows
