@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,11 +26,20 @@ from heterps_hpc.dataset import (
 )
 from heterps_hpc.dataset import storage as storage_module
 from heterps_hpc.dataset.ragged import Ragged
-from heterps_hpc.dataset.shardfile import columns_of
+from heterps_hpc.dataset.shardfile import LIBVER, chunk_addresses, columns_of
 from heterps_hpc.dataset.storage import Storage
-from tests.data.samples import assert_rows, write_mixed
+from tests.data.samples import assert_rows, assert_same_keys, write_mixed
 
 EVERYTHING = Want(("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True)
+
+
+EVEN = Schema(
+    slots=(
+        *(SlotSpec(name=name) for name in "abc"),
+        SlotSpec(name="four", kind="many", weighted=True),
+    ),
+    dense_columns=("x",),
+)
 
 
 @given(
@@ -54,9 +65,6 @@ def test_picked_samples_have_their_keys(lengths: list[int], data: st.DataObject)
 @pytest.fixture
 def even(tmp_path: Path) -> tuple[Dataset, Rows]:
     """Three slots of one key, one with always four, in blocks as large as real ones."""
-    slots = [SlotSpec(name=name) for name in "abc"]
-    slots.append(SlotSpec(name="four", kind="many", weighted=True))
-    schema = Schema(slots=tuple(slots), dense_columns=("x",))
     rng = np.random.default_rng(0)
     count = 2500
     rows = Rows(
@@ -71,7 +79,7 @@ def even(tmp_path: Path) -> tuple[Dataset, Rows]:
         rng.random((count, 1), np.float32),
         rng.random((count, 1), np.float32),
     )
-    with DatasetWriter(tmp_path / "d", schema, block_rows=1024, rows_per_shard=2100) as writer:
+    with DatasetWriter(tmp_path / "d", EVEN, block_rows=1024, rows_per_shard=2100) as writer:
         writer.append(rows)
     return Dataset.open(tmp_path / "d", verify="checksums"), rows
 
@@ -107,6 +115,61 @@ def test_columns_of_a_block_lie_side_by_side_on_pages(even: tuple[Dataset, Rows]
     assert groups[0][1] - groups[0][0] == 6  # label, dense, three slots, the lengths of one
     assert all(place % 4096 == 0 for place in shard._chunks["slots/a/keys"])
     storage.close()
+
+
+def rewrite_plainly(shard: Path, tell_addresses: bool) -> None:
+    """As writers did before chunks began on pages and lay side by side: column after column,
+    wherever HDF5 puts them."""
+    old = shard.rename(shard.with_suffix(".old"))
+    with h5py.File(old) as source, h5py.File(shard, "w", libver=LIBVER) as target:
+        target.attrs.update(source.attrs)
+        target["padding"] = np.zeros(13, np.uint8)
+        found: list[list[int]] = []
+        for column in columns_of(EVEN):
+            there = source[column.path]
+            made = target.create_dataset(
+                column.path,
+                data=there[()],
+                chunks=there.chunks,
+                maxshape=(None, *there.shape[1:]),
+            )
+            found.append(chunk_addresses(made, 1024))
+        target["slots/four/starts"] = source["slots/four/starts"][()]
+        if tell_addresses:
+            target["chunk_counts"] = np.array([len(some) for some in found])
+            target["chunk_addresses"] = np.concatenate(found)
+    old.unlink()
+
+
+@pytest.mark.parametrize("tell_addresses", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_shards_with_chunks_anywhere_are_read(
+    even: tuple[Dataset, Rows], tell_addresses: bool, shuffle: bool
+) -> None:
+    dataset, rows = even
+    told = json.loads((dataset.path / "manifest.json").read_text())
+    for shard in told["shards"]:
+        rewrite_plainly(dataset.path / shard["file"], tell_addresses)
+        shard["num_bytes"] = (dataset.path / shard["file"]).stat().st_size
+    (dataset.path / "manifest.json").write_text(json.dumps(told))
+    dataset = Dataset.open(dataset.path)
+    storage = Storage(dataset, list(columns_of(dataset.manifest)))
+    places = [place for some in storage.shard(0)._chunks.values() for place in some]
+    assert any(place % 4096 for place in places)
+    assert len(storage.shard(0)._blocks.groups(1)) > 1
+    storage.close()
+    seen = 0
+    want = Want(("a", "b", "c", "four"), dense=True, labels=True)
+    order = Order(dataset, 300, shuffle=shuffle, window_rows=2048)
+    with Reader(dataset, order, want, num_epochs=1) as batches:
+        for batch in batches:
+            expected = rows.pick(batch.sample_ids)
+            assert np.array_equal(batch.dense, expected.dense)  # type: ignore[arg-type]
+            assert np.array_equal(batch.labels, expected.labels)  # type: ignore[arg-type]
+            for name, keys in expected.slots.items():
+                assert_same_keys(batch.slots[name], keys)
+            seen += len(batch.sample_ids)
+    assert seen == 2500
 
 
 def test_a_window_may_have_more_shards_than_may_be_open(
