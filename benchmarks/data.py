@@ -1,8 +1,9 @@
 """Data: text to shards beside pandas and a plain loop; the reader beside a bare memory map.
 
-python -m benchmarks.data [--quick | --filters] [--json FILE]
+python -m benchmarks.data [--quick | --filters | --cold] [--json FILE]
 
---filters measures what the default of 4,096 rows per block without compression rests on.
+--filters measures what the default of 4,096 rows per block without compression rests on;
+--cold reads from a disk whose pages the system was told to forget.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 
+from benchmarks.data_cold import cold_disk
 from benchmarks.data_input import write_binaries, write_criteo_like
 from benchmarks.peers import peer_python
 from benchmarks.record import Report, alternating_medians, pin_to_cores, standard_options
@@ -225,11 +227,29 @@ class TimedReader(Reader):
             self.thread_seconds = time.thread_time()
 
 
+def cold(quick: bool, json_path: Path | None) -> None:
+    """A report of its own: disks differ more than processors do."""
+    report = Report("data", "Click logs: reading from a cold disk")
+    report.notes.append(
+        "One core. Before each run the page cache is told to forget the shards (fsync, then "
+        "posix_fadvise DONTNEED); a host's own cache below a virtual disk is not reached by that."
+    )
+    slots = [SyntheticSlot(f"s{number}", 100_000) for number in range(NUM_SLOTS)]
+    with tempfile.TemporaryDirectory(prefix="heterps-bench-") as name:
+        write_synthetic(Path(name) / "one", 400_000 if quick else 2_000_000, slots, num_dense=0)
+        cold_disk(report, Dataset.open(Path(name) / "one"), 3 if quick else 5)
+    report.finish(json_path)
+
+
 def main() -> None:
     parser = standard_options(__doc__)
     parser.add_argument("--filters", action="store_true", help="filters and sizes of blocks")
+    parser.add_argument("--cold", action="store_true", help="from the disk, not from its cache")
     given = parser.parse_args()
     pin_to_cores([0])
+    if given.cold:
+        cold(given.quick, given.json)
+        return
     if given.filters:
         report = Report("data", "Click logs: filters and sizes of blocks")
         report.notes.append("Criteo's columns, one core, from the page cache.")
