@@ -274,16 +274,20 @@ class DenseRole:
                 share = shares[micro_batch]
                 if not share.count:
                     continue
+                peer = port.route.source if lane != Lane.ACTIVATIONS else port.route.target
                 first = tensors[port.route.pieces[0].tensor]
-                whole = is_whole(port.route, first.shape[1], (0, len(first)), share)
-                if whole and first.dtype == self._wire.dtype and first.device.type == "cpu":
+                ready = first.dtype == self._wire.dtype and first.device.type == "cpu"
+                if ready and is_whole(port.route, first.shape[1], (0, len(first)), share):
                     message = first.contiguous()
+                elif ready and peer == self._entry.rank and len(port.route.pieces) == 1:
+                    # to this rank itself, which copies it anyway: no need to do so twice
+                    column = port.route.pieces[0].tensor_column
+                    message = first[share.first : share.last, column : column + port.route.width]
                 else:
                     blocks = port.ring.blocks(step, [share.count for share in shares])
                     message = blocks[micro_batch]
                     scale = 1.0 if lane == Lane.ACTIVATIONS else self._wire.gradient_scale
                     pack(tensors, port.route.pieces, share, message, scale)
-                peer = port.route.source if lane != Lane.ACTIVATIONS else port.route.target
                 self._exchange.send(lane, peer, step, message)
 
     def _gather_gradients(
