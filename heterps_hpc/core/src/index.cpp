@@ -60,7 +60,7 @@ void Index::split(uint32_t tag) {
             "table index: more than 3000 keys share the same hash bits; these keys were made to "
             "collide. Hash the raw features with another seed");
     }
-    segments_.reserve(segments_.size() + 1);
+    if (segments_.size() == segments_.capacity()) segments_.reserve(2 * segments_.size());
     Bucket* upper = new_buckets();
     auto copy = std::make_unique<Bucket[]>(kBuckets);
     if (segments_[old].depth == depth_) double_directory();

@@ -19,8 +19,6 @@
 
 namespace hps {
 
-constexpr uint32_t kUnsure = 0xfffffffeu;  // the home bucket overflowed: ask find()
-
 struct alignas(64) Bucket {
     static constexpr int kSlots = 8;
     uint32_t tag[kSlots];
@@ -59,7 +57,7 @@ class Index {
  private:
     static constexpr uint32_t kBuckets = 512;
     static constexpr uint32_t kBucketMask = kBuckets - 1;
-    static constexpr uint32_t kMaxEntries = kBuckets * Bucket::kSlots * 13 / 16;
+    static constexpr uint32_t kMaxEntries = kBuckets * Bucket::kSlots * 12 / 16;
     static constexpr int kMaxDepth = 32 - 9;
 
     struct Segment {

@@ -47,7 +47,7 @@ void RowStore::add_block(uint32_t partition) {
         throw std::runtime_error("table: more than 2^31 rows in one shard; use more shards");
     }
     if ((first >> chunk_shift_) == chunks_.size()) {
-        chunks_.reserve(chunks_.size() + 1);
+        if (chunks_.size() == chunks_.capacity()) chunks_.reserve(2 * chunks_.size() + 1);
         chunks_.push_back(static_cast<char*>(arena_.allocate(size_t{stride_} << chunk_shift_)));
     }
     p.blocks.push_back(b);
