@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from heterps_hpc.core import Table, TableConfig, hash64, partition_of
 from tests.core.workload import skewed_keys, table_contents, train
@@ -169,3 +172,36 @@ def test_initial_vectors_are_of_the_asked_distribution() -> None:
     other = np.empty_like(out)
     Table(TableConfig(dim=16, init="normal", init_scale=0.5, name="b")).pull(keys, out=other)
     assert np.abs(np.corrcoef(out.ravel(), other.ravel())[0, 1]) < 0.02
+
+
+def pooled(table: Table, seed: int) -> NDArray[np.float32]:
+    """One training step with enough keys for several threads; what the pull gave."""
+    keys = np.random.default_rng(seed).integers(0, 5000, 40_000).astype(np.uint64)
+    out = np.empty((10_000, BASE.dim), np.float32)
+    handle = table.pull(keys, np.arange(0, 40_001, 4, dtype=np.int64), out=out)
+    assert handle is not None
+    table.push([handle], [out * 0.5], step=seed)
+    return out
+
+
+def test_threads_serve_a_process_that_was_forked() -> None:
+    table = Table(replace(BASE, threads=3))
+    expected = Table(replace(BASE, threads=1))
+    assert np.array_equal(pooled(table, 1), pooled(expected, 1))  # has started the threads
+    wanted = pooled(expected, 2)
+    child = os.fork()
+    if child == 0:  # they are not there any more
+        os._exit(0 if np.array_equal(pooled(table, 2), wanted) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert np.array_equal(pooled(table, 2), wanted)
+
+
+def test_threads_are_shared_by_tables_that_work_at_once() -> None:
+    def steps(threads: int) -> list[NDArray[np.float32]]:
+        table = Table(replace(BASE, threads=threads))
+        return [pooled(table, seed) for seed in range(30)]
+
+    wanted = steps(1)
+    with ThreadPoolExecutor(4) as pool:
+        for got in pool.map(steps, [2, 3, 2, 4]):
+            assert all(np.array_equal(a, b) for a, b in zip(got, wanted, strict=True))

@@ -15,6 +15,7 @@ namespace hps {
 struct PoolArgs {
     const char* const* vectors;  // per place; null = contributes nothing
     const uint32_t* member;      // per key: its place
+    bool far;                    // whether the vectors have left the cache since their look-up
     int64_t key_begin, key_end;
     const int64_t* offsets;  // null = one key per sample
     int64_t sample;          // in: first sample to work on; out: the one to go on with

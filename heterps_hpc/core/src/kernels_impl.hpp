@@ -4,7 +4,7 @@
 
 constexpr int kLanes = 8;
 constexpr uint32_t kAhead = 16;  // rows to prefetch ahead of the update
-constexpr int64_t kFar = 24;     // samples to prefetch ahead in a wide matrix
+constexpr int64_t kFar = 24;     // samples or keys to prefetch ahead
 
 template <class T, int DIM>
 struct Width {
@@ -76,10 +76,6 @@ template <class T, int DIM>
 inline void add_scaled(T* acc, const T* v, T scale, Width<T, DIM> w) {
     for (int i = 0; i < w.size(); ++i) acc[i] += v[i] * scale;
 }
-template <class T, int DIM>
-inline void add(T* acc, const T* v, Width<T, DIM> w) {
-    for (int i = 0; i < w.size(); ++i) acc[i] += v[i];
-}
 
 inline void prefetch_row(const char* row, uint32_t bytes) {
     for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1);
@@ -88,6 +84,38 @@ inline void prefetch_row(const char* row, uint32_t bytes) {
 
 inline void prefetch_out(const PoolArgs& a, int64_t sample, size_t bytes) {
     prefetch_row(a.out + sample * a.out_stride, bytes < 512 ? static_cast<uint32_t>(bytes) : 512);
+}
+
+// out += the vectors of keys [begin, end); their sum stays in registers.
+template <class T, int DIM, bool WEIGHTED>
+inline void add_keys(T* __restrict out, const PoolArgs& a, int64_t begin, int64_t end,
+                     Width<T, DIM> w) {
+    const auto* weights = static_cast<const T*>(a.weights);
+    using V = typename Eight<T>::type;
+    constexpr int kEights = in_eights<DIM> ? DIM / kLanes : 0;
+    V sum[kEights == 0 ? 1 : kEights];
+    for (int i = 0; i < kEights; ++i) sum[i] = reinterpret_cast<const V*>(out)[i];
+    for (int64_t k = begin; k < end; ++k) {
+        const auto* v = reinterpret_cast<const T*>(a.vectors[a.member[k]]);
+        if (v == nullptr) continue;
+        const T scale = WEIGHTED ? weights[k] : T(1);
+        if constexpr (in_eights<DIM>) {
+            for (int i = 0; i < kEights; ++i) {
+                const V more = reinterpret_cast<const V*>(v)[i];
+                sum[i] += WEIGHTED ? more * scale : more;
+            }
+        } else {
+            for (int i = 0; i < w.size(); ++i) out[i] += WEIGHTED ? v[i] * scale : v[i];
+        }
+    }
+    for (int i = 0; i < kEights; ++i) reinterpret_cast<V*>(out)[i] = sum[i];
+}
+
+// By itself: within the loop that adds, it would cost the registers of the sums.
+inline void prefetch_vectors(const PoolArgs& a, int64_t first, int64_t last) {
+    for (int64_t k = first; k < last && k < a.key_end; ++k) {
+        __builtin_prefetch(a.vectors[a.member[k]]);
+    }
 }
 
 template <class T, int DIM>
@@ -115,30 +143,18 @@ void pool(PoolArgs& a) {
         const int64_t last = a.offsets[a.sample + 1];
         const int64_t begin = first > a.key_begin ? first : a.key_begin;
         const int64_t end = last < a.key_end ? last : a.key_end;
+        if (a.far) prefetch_vectors(a, begin + kFar, end + kFar);
         T* out = reinterpret_cast<T*>(a.out + a.sample * a.out_stride);
-        T local[DIM == 0 ? 1 : DIM];
-        T* acc = DIM == 0 ? out : local;
-        if (begin == first) {
-            for (int i = 0; i < w.size(); ++i) acc[i] = T(0);
-        } else if (DIM != 0) {
-            for (int i = 0; i < w.size(); ++i) acc[i] = out[i];
-        }
-        for (int64_t k = begin; k < end; ++k) {
-            const auto* v = reinterpret_cast<const T*>(a.vectors[a.member[k]]);
-            if (v == nullptr) continue;
-            if (weights == nullptr) {
-                add<T, DIM>(acc, v, w);
-            } else {
-                add_scaled<T, DIM>(acc, v, weights[k], w);
-            }
+        for (int i = 0; begin == first && i < w.size(); ++i) out[i] = T(0);
+        if (weights == nullptr) {
+            add_keys<T, DIM, false>(out, a, begin, end, w);
+        } else {
+            add_keys<T, DIM, true>(out, a, begin, end, w);
         }
         const bool done = end == last;
         if (done && a.mean && last > first) {
             const T scale = T(1) / static_cast<T>(last - first);
-            for (int i = 0; i < w.size(); ++i) acc[i] *= scale;
-        }
-        if (DIM != 0) {
-            for (int i = 0; i < w.size(); ++i) out[i] = acc[i];
+            for (int i = 0; i < w.size(); ++i) out[i] *= scale;
         }
         if (!done) return;
     }
@@ -177,6 +193,7 @@ bool sum_sources(SumArgs& a) {
         const uint32_t u = a.member[k];
         if (!PLAIN && k + kFar < a.num_sources) {
             __builtin_prefetch(sums + size_t{a.member[k + kFar]} * static_cast<size_t>(w.size()));
+            __builtin_prefetch(a.gradients + int64_t{a.sample[k + kFar]} * a.stride);
         }
         T* s = sums + size_t{u} * static_cast<size_t>(w.size());
         const T scale = SCALED ? coefficient[k] : T(1);

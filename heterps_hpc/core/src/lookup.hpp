@@ -15,6 +15,19 @@ struct Table::Lookup {
     uint32_t* member;  // per key
 
     const uint64_t* keys() const { return scratch.distinct[0].keys(); }
+    PoolArgs pool_args(uint32_t dim) const {
+        PoolArgs p{};
+        p.vectors = scratch.vectors.data();
+        p.member = member;
+        p.offsets = args.offsets;
+        p.num_samples = args.num_samples;
+        p.weights = args.weights;
+        p.mean = args.mean;
+        p.out = args.out;
+        p.out_stride = args.out_stride;
+        p.dim = dim;
+        return p;
+    }
 };
 
 }  // namespace hps

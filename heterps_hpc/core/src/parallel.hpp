@@ -1,30 +1,25 @@
 // Runs a call's phases on several threads, each phase after the one before it is done, and hands
-// the first error to the caller. Threads are made per call: some ten microseconds, against the
-// milliseconds of a call worth splitting, and nothing to shut down or to break across fork().
+// the first error to the caller.
 #pragma once
 #include <atomic>
-#include <barrier>
 #include <cstdint>
 #include <exception>
-#include <optional>
-#include <system_error>
-#include <thread>
 #include <vector>
+
+#include "crew.hpp"
 
 namespace hps {
 
 constexpr int64_t kParallelMinKeys = 16384;  // below this one thread is faster
 
-// Every phase is called as phase(share) for all shares below `threads`; an error skips the phases
+// Every phase is called as phase(share) for all shares below `shares`; an error skips the phases
 // that follow.
 template <class... Phases>
-void run_phases(int threads, Phases... phases) {
-    std::vector<std::exception_ptr> errors(static_cast<size_t>(threads));
+void run_phases(int shares, Phases... phases) {
+    std::vector<std::exception_ptr> errors(static_cast<size_t>(shares));
     std::atomic<bool> failed{false};
-    std::atomic<int> num_workers{0};
-    std::optional<std::barrier<>> barrier;
-    const auto run = [&](int worker, int workers, auto& phase) {
-        for (int share = worker; share < threads && !failed; share += workers) {
+    const auto run = [&](int worker, Team& team, auto& phase) {
+        for (int share = worker; share < shares && !failed; share += team.num_workers) {
             try {
                 phase(share);
             } catch (...) {
@@ -32,25 +27,9 @@ void run_phases(int threads, Phases... phases) {
                 failed = true;
             }
         }
-        barrier->arrive_and_wait();
+        team.meeting.arrive();
     };
-    const auto work = [&](int worker) {
-        num_workers.wait(0);
-        (run(worker, num_workers, phases), ...);
-    };
-    std::vector<std::thread> others;
-    others.reserve(static_cast<size_t>(threads));
-    int started = 1;
-    try {
-        for (; started < threads; ++started) others.emplace_back(work, started);
-    } catch (const std::system_error&) {
-        // No more threads to be had: those that there are do the shares of the others.
-    }
-    barrier.emplace(started);
-    num_workers = started;
-    num_workers.notify_all();
-    work(0);
-    for (std::thread& other : others) other.join();
+    Crew::mine().run(shares, [&](int worker, Team& team) { (run(worker, team, phases), ...); });
     for (const std::exception_ptr& error : errors) {
         if (error) std::rethrow_exception(error);
     }

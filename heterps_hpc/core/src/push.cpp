@@ -229,13 +229,17 @@ void Table::refuse_nonfinite(size_t handle) const {
                                 "rate, or set nonfinite=\"skip\" to leave such rows out");
 }
 
-// A gradient that is read once is checked on the way, by add_gradients().
-void Table::check_finite(const Batch& b) const {
+// Each owner checks some of the samples. A gradient that is read once is checked on the way, by
+// add_gradients().
+void Table::check_finite(const Batch& b, uint32_t owner) const {
     for (size_t i = 0; !config_.skip_nonfinite && i < b.handles.size(); ++i) {
         const Pulled& h = *b.handles[i];
         if (b.threads == 1 && h.offsets.empty() && !is_weighted(h)) continue;
-        if (!kernels_.finite(b.gradients[i].values, h.num_samples, layout_.dim,
-                             b.gradients[i].stride)) {
+        const int64_t first = h.num_samples * owner / b.threads;
+        const int64_t last = h.num_samples * (owner + 1) / b.threads;
+        const auto* values = static_cast<const char*>(b.gradients[i].values);
+        const int64_t stride = b.gradients[i].stride;
+        if (!kernels_.finite(values + first * stride, last - first, layout_.dim, stride)) {
             refuse_nonfinite(i);
         }
     }
@@ -250,11 +254,11 @@ PushStats Table::push_batch(Batch& b, uint64_t step, double lr) {
     if (num_keys >= static_cast<uint64_t>(kParallelMinKeys)) {
         b.threads = static_cast<uint32_t>(config_.threads);
     }
-    check_finite(b);
     b.sums = scratch.aligned_sums(size_t{b.num_places} * layout_.dim * layout_.value_bytes);
     if (scratch.sources.size() < b.threads) scratch.sources.resize(b.threads);
     std::vector<uint64_t> skipped(b.threads);
     const auto sum = [&](int t) {
+        check_finite(b, static_cast<uint32_t>(t));
         add_gradients(b, scratch.sources[static_cast<size_t>(t)], static_cast<uint32_t>(t));
     };
     const auto preserve = [&](int share) {
