@@ -18,6 +18,7 @@ constexpr uint64_t kMaxSlots = (uint64_t{1} << 31) - 2;  // the last two numbers
 ColdFile::ColdFile(std::string path, uint32_t stride, uint32_t num_partitions)
     : path_(std::move(path)), stride_(stride), open_(num_partitions, -1), live_(num_partitions) {
     shift_ = 31 - __builtin_clz(std::max(kSegmentBytes / stride, 1u));
+    words_ = (slots_per_segment() + 63) / 64;
     fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd_ < 0) fail("be opened", errno);
     struct stat about{};
@@ -91,7 +92,6 @@ void ColdFile::read_written(uint32_t slot, char* row) const {
 uint32_t ColdFile::take_segment(uint32_t partition) {
     uint32_t number;
     auto buffer = std::make_unique<char[]>(size_t{slots_per_segment()} * stride_);
-    std::vector<uint64_t> bits((slots_per_segment() + 63) / 64);
     if (!free_.empty()) {
         number = free_.back();
         free_.pop_back();
@@ -100,9 +100,11 @@ uint32_t ColdFile::take_segment(uint32_t partition) {
             throw SpillError("spill file '" + path_ + "' holds 2^31 rows; use more shards");
         }
         number = static_cast<uint32_t>(segments_.size());
+        bits_.resize((segments_.size() + 1) * words_);
         segments_.emplace_back();
     }
-    segments_[number] = {partition, 0, 0, std::move(bits), std::move(buffer)};
+    std::fill_n(&bits_[size_t{number} * words_], words_, 0);
+    segments_[number] = {partition, 0, 0, std::move(buffer)};
     open_[partition] = number;
     return number;
 }
@@ -123,11 +125,12 @@ uint32_t ColdFile::append(uint32_t partition, const char* row) {
     Segment& s = segments_[number];
     const uint32_t i = s.used++;
     std::memcpy(s.buffer.get() + size_t{i} * stride_, row, stride_);
-    s.bits[i / 64] |= uint64_t{1} << (i % 64);
+    const uint32_t slot = first_slot(number) + i;
+    word_of(slot) |= uint64_t{1} << (i % 64);
     ++s.live;
     ++live_[partition];
     size_.fetch_add(1, std::memory_order_relaxed);
-    return first_slot(number) + i;
+    return slot;
 }
 
 void ColdFile::write_open() {
@@ -141,7 +144,7 @@ void ColdFile::free(uint32_t slot) {
     const uint32_t number = slot >> shift_;
     const uint32_t i = slot & (slots_per_segment() - 1);
     Segment& s = segments_[number];
-    s.bits[i / 64] &= ~(uint64_t{1} << (i % 64));
+    word_of(slot) &= ~(uint64_t{1} << (i % 64));
     --s.live;
     --live_[s.partition];
     size_.fetch_sub(1, std::memory_order_relaxed);
@@ -185,9 +188,8 @@ int64_t ColdFile::wasteful_segment() const {
 }
 
 size_t ColdFile::memory_bytes() const {
-    size_t bytes = segments_.capacity() * sizeof(Segment);
+    size_t bytes = segments_.capacity() * sizeof(Segment) + bits_.capacity() * sizeof(uint64_t);
     for (const Segment& s : segments_) {
-        bytes += s.bits.capacity() * 8;
         if (s.buffer != nullptr) bytes += size_t{slots_per_segment()} * stride_;
     }
     return bytes;

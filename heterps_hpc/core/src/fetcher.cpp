@@ -15,17 +15,19 @@ Fetcher::~Fetcher() {
 }
 
 void Fetcher::request(std::vector<uint32_t> slots) {
+    std::sort(slots.begin(), slots.end());  // neighbours share pages
+    slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+    std::erase_if(slots, [this](uint32_t slot) { return staged_.contains(slot); });
     if (slots.empty()) return;
     auto job = std::make_shared<Job>();
-    std::sort(slots.begin(), slots.end());  // neighbours share pages
     job->rows.resize(slots.size() * stride_);
     job->slots = std::move(slots);
-    for (uint32_t i = 0; i < job->slots.size(); ++i) staged_[job->slots[i]] = {job, i};
     jobs_.push_back(job);
+    for (uint32_t i = 0; i < job->slots.size(); ++i) staged_[job->slots[i]] = {job.get(), i};
     while (jobs_.size() > kMaxJobs) {
         for (const uint32_t slot : jobs_.front()->slots) {
             const auto it = staged_.find(slot);
-            if (it != staged_.end() && it->second.first == jobs_.front()) staged_.erase(it);
+            if (it != staged_.end() && it->second.job == jobs_.front().get()) staged_.erase(it);
         }
         jobs_.pop_front();
     }
@@ -55,7 +57,7 @@ void Fetcher::work() {
         }
         lock.lock();
         job->failed = failed;
-        job->done = true;
+        job->done.store(true, std::memory_order_release);
         changed_.notify_all();
     }
 }
@@ -63,13 +65,13 @@ void Fetcher::work() {
 bool Fetcher::take(uint32_t slot, char* row) const {
     const auto it = staged_.find(slot);
     if (it == staged_.end()) return false;
-    const auto& [job, i] = it->second;
-    {
+    const Job* job = it->second.job;
+    if (!job->done.load(std::memory_order_acquire)) {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&job = job] { return job->done; });
-        if (job->failed) return false;
+        changed_.wait(lock, [job] { return job->done.load(std::memory_order_relaxed); });
     }
-    std::memcpy(row, job->rows.data() + size_t{i} * stride_, stride_);
+    if (job->failed) return false;
+    std::memcpy(row, job->rows.data() + size_t{it->second.row} * stride_, stride_);
     return true;
 }
 

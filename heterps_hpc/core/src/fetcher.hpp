@@ -3,10 +3,12 @@
 // The table says which slots; the thread only fills buffers and never looks at the table. A slot
 // that the table frees meanwhile is simply forgotten: nobody will ask for it.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -21,8 +23,7 @@ class Fetcher {
     Fetcher(const ColdFile& file, uint32_t stride) : file_(file), stride_(stride) {}
     ~Fetcher();
 
-    void request(std::vector<uint32_t> slots);  // written slots only, none known already
-    bool knows(uint32_t slot) const { return staged_.contains(slot); }
+    void request(std::vector<uint32_t> slots);  // written slots only
     // Copies a requested row, waiting for it if need be; false if it was not requested or its
     // reading failed (the caller then reads it itself, and reports what is wrong).
     bool take(uint32_t slot, char* row) const;
@@ -32,14 +33,20 @@ class Fetcher {
     struct Job {
         std::vector<uint32_t> slots;
         std::vector<char> rows;
-        bool done = false, failed = false;
+        bool failed = false;  // known once it is done
+        std::atomic<bool> done{false};
     };
     void work();
 
     static constexpr size_t kMaxJobs = 16;  // older requests that were never pulled are dropped
     const ColdFile& file_;
     const uint32_t stride_;
-    std::unordered_map<uint32_t, std::pair<std::shared_ptr<Job>, uint32_t>> staged_;
+    struct Place {
+        Job* job;  // one of jobs_
+        uint32_t row;
+    };
+    std::pmr::unsynchronized_pool_resource nodes_;  // thousands come and go with every batch
+    std::pmr::unordered_map<uint32_t, Place> staged_{&nodes_};
     std::deque<std::shared_ptr<Job>> jobs_;
 
     mutable std::mutex mutex_;

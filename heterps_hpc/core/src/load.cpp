@@ -50,8 +50,9 @@ void Table::load(uint32_t partition, const RowArrays& in, int64_t n) {
         keys.add(in.keys + first, count, member.data());
         misses.clear();
         look_up(keys, 0, keys.size(), rows.data(), vectors.data(), misses);
-        for (const auto& [u, certain] : misses) {
-            rows[u] = row_to_load(keys.keys()[u], partition, certain, record);
+        for (const Miss& miss : misses) {
+            rows[miss.place] =
+                row_to_load(keys.keys()[miss.place], partition, miss.candidate == kNoRow, record);
         }
         for (int64_t i = 0; i < count; ++i) {
             write_row(rows[member[static_cast<size_t>(i)]], in, static_cast<size_t>(first + i));

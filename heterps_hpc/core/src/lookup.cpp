@@ -70,7 +70,7 @@ void Table::look_up(const Distinct& keys, uint32_t first, uint32_t last, uint32_
         for (uint32_t u = clip(at - 2 * kAtOnce); u < clip(at - kAtOnce); ++u) {
             if (vectors[u] != nullptr && field<uint64_t>(vectors[u], layout_.key) == keys.keys()[u])
                 continue;
-            misses.push_back({u, rows[u] == kNoRow});
+            misses.push_back({u, rows[u]});
             rows[u] = kNoRow;
             vectors[u] = nullptr;
         }
@@ -95,7 +95,7 @@ bool Table::settle(Lookup& l, const Miss& miss, std::vector<char>& record) {
         if (!held_[partition]) return false;
     }
     const bool refused = l.args.absent != nullptr && l.args.absent->contains(key);
-    uint32_t row = refused || miss.certain ? kNoRow : find(key, record);
+    uint32_t row = refused || miss.candidate == kNoRow ? kNoRow : find(key, record);
     if (row != kNoRow && (row & kCold) != 0) {
         if (!train) {
             char* v = loose_vector(l.scratch);
@@ -127,17 +127,18 @@ bool Table::settle_all(Lookup& l, uint32_t first, uint32_t last, std::vector<Mis
             if (l.rows[u] != kNoRow && l.args.absent->contains(l.keys()[u])) l.rows[u] = kNoRow;
             if (l.rows[u] != kNoRow) continue;
             l.scratch.vectors[u] = nullptr;
-            misses.push_back({u, false});
+            misses.push_back({u, kUnsure});
         }
     }
     // Pinned before room is made for rows that come from disk.
     for (uint32_t u = first; cold_ && l.handle != nullptr && u < last; ++u) {
-        if (l.rows[u] != kNoRow) pin(l.rows[u]);
+        if (l.rows[u] != kNoRow) pin(l.rows[u]);  // in the cache since it was looked up
     }
     bool any_absent = false;
     std::vector<char> record;
     for (size_t i = 0; i < misses.size(); ++i) {
         if (cold_ && l.handle != nullptr && i % 64 == 0) compact();
+        if (cold_ && i + kAtOnce < misses.size()) cold_->expect(misses[i + kAtOnce].candidate);
         any_absent |= settle(l, misses[i], record);
     }
     misses.clear();

@@ -14,7 +14,13 @@
 
 namespace hps {
 
-constexpr uint32_t kNoRow = 0xffffffffu;  // no such row
+constexpr uint32_t kNoRow = 0xffffffffu;   // no such row
+constexpr uint32_t kUnsure = 0xfffffffeu;  // the index must be asked by find()
+constexpr uint32_t kCold = 0x80000000u;    // with this bit: a slot of the cold file
+
+inline bool is_cold(uint32_t row) {
+    return (row & kCold) != 0 && row < kUnsure;
+}
 
 // Byte offsets within a row; 0 = the table has no such field (the vector is always at 0).
 struct RowLayout {

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "distinct.hpp"
+#include "rows.hpp"
 
 namespace hps {
 
 // A place whose key was not found so far.
 struct Miss {
     uint32_t place;
-    bool certain;  // the key has no row; else ask find()
+    uint32_t candidate;  // what the index said: perhaps its row on disk; kNoRow = it has no row
 };
 
 struct PullScratch {

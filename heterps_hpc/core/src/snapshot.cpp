@@ -26,7 +26,9 @@ Snapshot::Snapshot(std::shared_ptr<Table> table)
             parts_[p].num_rows += table_->cold_->live(p);
             for (const uint32_t number : table_->cold_->segments_of(p)) {
                 const ColdFile::Segment& s = table_->cold_->segment(number);
-                parts_[p].cold.push_back({number, s.used, s.bits});
+                const uint64_t* bits = table_->cold_->bits(number);
+                parts_[p].cold.push_back(
+                    {number, s.used, {bits, bits + table_->cold_->words_per_segment()}});
             }
         }
         if (table_->admission_.enabled()) parts_[p].sightings = table_->admission_.share(p);

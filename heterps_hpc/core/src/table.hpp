@@ -118,6 +118,7 @@ class Table : public std::enable_shared_from_this<Table> {
  private:
     friend class Snapshot;
     struct Lookup;
+    struct JointPull;
     struct Batch;
 
     uint64_t& key_at(char* row) const { return field<uint64_t>(row, layout_.key); }
@@ -148,7 +149,7 @@ class Table : public std::enable_shared_from_this<Table> {
     void evaluate(const PullArgs& a);
 
     void check_push(const std::vector<std::shared_ptr<Pulled>>& handles, uint64_t step) const;
-    void check_finite(const Batch& batch) const;
+    void check_finite(const Batch& batch, uint32_t owner) const;
     [[noreturn]] void refuse_nonfinite(size_t handle) const;
     void join_handles(Batch& batch, PushScratch& scratch) const;
     void add_gradients(Batch& batch, Sources& sources, uint32_t owner) const;
@@ -164,6 +165,7 @@ class Table : public std::enable_shared_from_this<Table> {
     void make_room(uint32_t partition);
     uint32_t next_victim(uint32_t partition);
     void demote(uint32_t row, uint32_t partition);
+    bool demote_some(uint32_t partition);
     void compact();
     void release_slot(uint32_t slot);
     void pin(uint32_t row);

@@ -3,6 +3,7 @@
 // small use count per row, so frequent rows survive several turns). Rows of pulls not yet pushed
 // are pinned. Nothing here changes a value: with or without tiers the table learns the same bits.
 #include <algorithm>
+#include <array>
 
 #include "table.hpp"
 
@@ -12,6 +13,7 @@ namespace {
 // The field `heat`: pins in the upper 24 bits, uses in the lower 8.
 constexpr uint32_t kPin = 256;
 constexpr uint32_t kMaxUses = 7;
+constexpr size_t kMostVictims = 16;  // demoted at once, so that their cache misses overlap
 
 }  // namespace
 
@@ -21,9 +23,15 @@ void Table::pin(uint32_t row) {
 }
 
 void Table::unpin(const Pulled& handle) {
+    constexpr uint32_t kAhead = 16;
+    const auto heat = [&](uint32_t row) {
+        return reinterpret_cast<uint32_t*>(rows_.at(row) + layout_.heat);
+    };
     for (uint32_t u = 0; u < handle.num_distinct; ++u) {
-        if (handle.rows[u] != kNoRow)
-            field<uint32_t>(rows_.at(handle.rows[u]), layout_.heat) -= kPin;
+        if (u + kAhead < handle.num_distinct && handle.rows[u + kAhead] != kNoRow) {
+            __builtin_prefetch(heat(handle.rows[u + kAhead]), 1);
+        }
+        if (handle.rows[u] != kNoRow) *heat(handle.rows[u]) -= kPin;
     }
     for (Clock& clock : clocks_) clock.limit = hot_limit_;
 }
@@ -54,6 +62,7 @@ uint32_t Table::promote(uint32_t cold_row, const char* record, uint32_t partitio
 uint32_t Table::next_victim(uint32_t partition) {
     Clock& clock = clocks_[partition];
     const auto& blocks = rows_.blocks_of(partition);
+    constexpr uint32_t kAhead = 8;
     const uint64_t turn = blocks.size() * rows_.rows_per_block();
     for (uint64_t passed = 0; passed < turn * (kMaxUses + 1); ++passed) {
         if (clock.row == rows_.rows_per_block()) {
@@ -65,7 +74,9 @@ uint32_t Table::next_victim(uint32_t partition) {
         const uint32_t i = clock.row++;
         if (!rows_.block(b).has(i)) continue;
         const uint32_t row = rows_.first_row(b) + i;
-        uint32_t& heat = field<uint32_t>(rows_.at(row), layout_.heat);
+        char* p = rows_.at(row);
+        __builtin_prefetch(p + size_t{kAhead} * layout_.stride + layout_.heat, 1);
+        uint32_t& heat = field<uint32_t>(p, layout_.heat);
         if (heat == 0) return row;
         if ((heat & (kPin - 1)) != 0) --heat;
     }
@@ -80,17 +91,29 @@ void Table::demote(uint32_t row, uint32_t partition) {
     ++stats_.demoted;
 }
 
+// Demotes some rows of a partition; false = there is none that is not pinned.
+bool Table::demote_some(uint32_t partition) {
+    std::array<uint32_t, kMostVictims> victims;
+    const size_t wanted = std::clamp<size_t>(hot_limit_ / 64, 1, kMostVictims);
+    size_t n = 0;
+    for (; n < wanted; ++n) {
+        victims[n] = next_victim(partition);
+        if (victims[n] == kNoRow) break;
+        char* p = rows_.at(victims[n]);
+        field<uint32_t>(p, layout_.heat) = kPin;  // not to be found a second time
+        __builtin_prefetch(index_.home(Index::tag_of(key_at(p))), 1);
+    }
+    for (size_t i = 0; i < n; ++i) demote(victims[i], partition);
+    return n > 0;
+}
+
 void Table::make_room(uint32_t partition) {
     Clock& clock = clocks_[partition];
     while (rows_.live(partition) >= clock.limit) {
-        const uint32_t row = next_victim(partition);
-        if (row == kNoRow) {
-            // Every row is pinned: the batches under way need more than the budget. Let them have
-            // it, some rows at a time, until their handles are closed.
-            clock.limit = rows_.live(partition) + rows_.rows_per_block();
-            return;
-        }
-        demote(row, partition);
+        if (demote_some(partition)) continue;
+        // Every row is pinned: the batches under way need more than the budget. Let them have it,
+        // some rows at a time, until their handles are closed.
+        clock.limit = rows_.live(partition) + rows_.rows_per_block();
     }
 }
 
@@ -106,7 +129,7 @@ void Table::compact() {
     std::vector<char> rows(size_t{used} * layout_.stride);
     cold_->read_segment(number, used, rows.data());
     for (uint32_t i = 0; i < used; ++i) {
-        if (!cold_->segment(number).has(i)) continue;
+        if (!cold_->has(number, i)) continue;
         const char* p = rows.data() + size_t{i} * layout_.stride;
         const uint32_t old = cold_->first_slot(number) + i;
         const uint32_t slot = cold_->append(partition, p);
@@ -117,19 +140,26 @@ void Table::compact() {
 
 void Table::prefetch(const uint64_t* keys, int64_t n) {
     if (!cold_) return;
-    const std::unique_lock lock(mutex_);
-    constexpr int64_t kAhead = 16;
+    constexpr int64_t kAtOnce = 64;
+    std::array<uint32_t, 4096> recent{};  // tags: most keys of a batch have just been seen
+    std::array<uint32_t, kAtOnce> tags;
     std::vector<uint32_t> slots;
-    for (int64_t i = 0; i < n; ++i) {
-        if (i + kAhead < n) __builtin_prefetch(index_.home(Index::tag_of(keys[i + kAhead])));
-        const uint32_t tag = Index::tag_of(keys[i]);
-        const uint32_t row = Index::candidate(*index_.home(tag), tag);
-        if (row >= kUnsure || (row & kCold) == 0) continue;
-        const uint32_t slot = row & ~kCold;
-        if (!cold_->in_memory(slot) && !fetcher_->knows(slot)) slots.push_back(slot);
+    const std::unique_lock lock(mutex_);
+    for (int64_t at = 0; at < n; at += kAtOnce) {
+        size_t num_tags = 0;
+        for (int64_t i = at; i < std::min(at + kAtOnce, n); ++i) {
+            const uint32_t tag = Index::tag_of(keys[i]);
+            uint32_t& last = recent[tag % recent.size()];
+            tags[num_tags] = tag;
+            num_tags += last != tag;
+            last = tag;
+            __builtin_prefetch(index_.home(tag));
+        }
+        for (size_t i = 0; i < num_tags; ++i) {
+            const uint32_t row = Index::candidate(*index_.home(tags[i]), tags[i]);
+            if (is_cold(row) && !cold_->in_memory(row & ~kCold)) slots.push_back(row & ~kCold);
+        }
     }
-    std::sort(slots.begin(), slots.end());
-    slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
     fetcher_->request(std::move(slots));
 }
 
@@ -145,7 +175,7 @@ uint64_t Table::sweep_cold(uint32_t partition, uint64_t step) {
         if (!cold_->segment(number).buffer) cold_->read_segment(number, used, rows.data());
         for (uint32_t i = 0; i < used; ++i) {
             const char* p = rows.data() + size_t{i} * layout_.stride;
-            if (!cold_->segment(number).has(i) || !expired(p, step)) continue;
+            if (!cold_->has(number, i) || !expired(p, step)) continue;
             const uint32_t slot = cold_->first_slot(number) + i;
             index_.erase(Index::tag_of(field<uint64_t>(p, layout_.key)), slot | kCold);
             release_slot(slot);
