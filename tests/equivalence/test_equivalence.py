@@ -89,10 +89,11 @@ class Worlds:
         listed.write_text(json.dumps([case.to_dict() for case in now]))
         script = Path(__file__).with_name("ranks.py")
         limit = 120 + SECONDS_PER_CASE * len(now)
+        current = self.out / "current"
+        current.unlink(missing_ok=True)  # a world that ends before its first case names none
         outcome = mpirun(size, [script, self.data, self.out, listed], limit)
         if outcome.returncode == 0 and not outcome.timed_out:
             return cases[len(now) :]
-        current = self.out / "current"
         failed = current.read_text() if current.exists() else now[0].name
         why = "did not end in time" if outcome.timed_out else f"ended with {outcome.returncode}"
         self.said[failed] = f"{failed}: ranks {why}\n{tail(outcome.output)}"
