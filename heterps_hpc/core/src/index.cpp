@@ -21,13 +21,12 @@ Bucket* Index::new_buckets() {
 
 void Index::put(Bucket* buckets, uint32_t tag, uint32_t row) {
     for (uint32_t b = tag & kBucketMask;; b = (b + 1) & kBucketMask) {
-        for (int i = 0; i < Bucket::kSlots; ++i) {
-            if (buckets[b].row[i] == kNoRow) {
-                buckets[b].tag[i] = tag;
-                buckets[b].row[i] = row;
-                return;
-            }
-        }
+        const uint32_t empty = matching(buckets[b].row, kNoRow);
+        if (empty == 0) continue;
+        const int i = __builtin_ctz(empty);
+        buckets[b].tag[i] = tag;
+        buckets[b].row[i] = row;
+        return;
     }
 }
 

@@ -81,25 +81,26 @@ class Index {
     std::vector<Segment> segments_;
 };
 
+// Which of eight numbers are the wanted one, as bits.
 #if defined(__SSE2__)
-inline uint32_t matching_slots(const Bucket& bucket, uint32_t tag) {
-    const __m128i wanted = _mm_set1_epi32(static_cast<int>(tag));
-    const auto* tags = reinterpret_cast<const __m128i*>(bucket.tag);
-    const __m128i low = _mm_cmpeq_epi32(_mm_load_si128(tags), wanted);
-    const __m128i high = _mm_cmpeq_epi32(_mm_load_si128(tags + 1), wanted);
+inline uint32_t matching(const uint32_t (&eight)[Bucket::kSlots], uint32_t number) {
+    const __m128i wanted = _mm_set1_epi32(static_cast<int>(number));
+    const auto* four = reinterpret_cast<const __m128i*>(eight);
+    const __m128i low = _mm_cmpeq_epi32(_mm_load_si128(four), wanted);
+    const __m128i high = _mm_cmpeq_epi32(_mm_load_si128(four + 1), wanted);
     const __m128i both = _mm_packs_epi16(_mm_packs_epi32(low, high), _mm_setzero_si128());
     return static_cast<uint32_t>(_mm_movemask_epi8(both));
 }
 #else
-inline uint32_t matching_slots(const Bucket& bucket, uint32_t tag) {
+inline uint32_t matching(const uint32_t (&eight)[Bucket::kSlots], uint32_t number) {
     uint32_t mask = 0;
-    for (int i = 0; i < Bucket::kSlots; ++i) mask |= uint32_t{bucket.tag[i] == tag} << i;
+    for (int i = 0; i < Bucket::kSlots; ++i) mask |= uint32_t{eight[i] == number} << i;
     return mask;
 }
 #endif
 
 inline uint32_t Index::candidate(const Bucket& bucket, uint32_t tag) {
-    const uint32_t mask = matching_slots(bucket, tag);
+    const uint32_t mask = matching(bucket.tag, tag);
     if (mask != 0) {
         // An empty slot may match by its leftover tag; its row then says kNoRow, and entries fill
         // from the front, so no real match can follow it.
@@ -114,7 +115,7 @@ uint32_t Index::find(uint32_t tag, Same same) const {
     const Bucket* buckets = directory_[slot_of(tag)];
     for (uint32_t b = tag & kBucketMask;; b = (b + 1) & kBucketMask) {
         const Bucket& bucket = buckets[b];
-        for (uint32_t mask = matching_slots(bucket, tag); mask != 0; mask &= mask - 1) {
+        for (uint32_t mask = matching(bucket.tag, tag); mask != 0; mask &= mask - 1) {
             const uint32_t row = bucket.row[__builtin_ctz(mask)];
             if (row != kNoRow && same(row)) return row;
         }
