@@ -288,14 +288,20 @@ def deal_shards(
             share = load * (last - first) / num_partitions
             shard = Shard(table=table, first_partition=first, last_partition=last)
             pieces.append((share, shard))
-    pieces.sort(key=lambda piece: (-piece[0], piece[1].table, piece[1].first_partition))
+    order = {table: position for position, table in enumerate(loads)}
+    pieces.sort(key=lambda piece: (-piece[0], order[piece[1].table], piece[1].first_partition))
     weights = [0.0] * num_ranks
-    dealt: list[list[Shard]] = [[] for _ in range(num_ranks)]
-    for share, shard in pieces:
+    chosen: dict[float, list[int]] = {}
+    for share, _ in pieces:
         rank = min(range(num_ranks), key=lambda r: (weights[r], r))
         weights[rank] += share
-        dealt[rank].append(shard)
-    order = {table: position for position, table in enumerate(loads)}
+        chosen.setdefault(share, []).append(rank)
+    # equal shares may change places freely: neighbours stay together, as their columns then
+    # travel as one block instead of one by one
+    taken = {share: iter(sorted(ranks)) for share, ranks in chosen.items()}
+    dealt: list[list[Shard]] = [[] for _ in range(num_ranks)]
+    for share, shard in pieces:
+        dealt[next(taken[share])].append(shard)
     return [
         tuple(sorted(shards, key=lambda shard: (order[shard.table], shard.first_partition)))
         for shards in dealt

@@ -138,3 +138,11 @@ def test_a_damaged_layout_is_refused(tmp_path: Path, damage: object, word: str) 
 def test_models_that_are_wired_wrongly_are_refused(layers: tuple[Layer, ...], word: str) -> None:
     with pytest.raises(UserError, match=word):
         Model("wrong", layers, ())
+
+
+def test_tables_of_equal_load_are_dealt_as_neighbours() -> None:
+    dealt = deal_shards({f"s{i}": 1.0 for i in range(6)}, num_ranks=2, num_partitions=8)
+    assert [[shard.table for shard in shards] for shards in dealt] == [
+        ["s0", "s1", "s2"],
+        ["s3", "s4", "s5"],
+    ]
