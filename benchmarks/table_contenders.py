@@ -151,6 +151,7 @@ def torch_bags(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
 CONTENDERS: dict[str, Callable[[Workload], tuple[Step, Callable[[Indices], Any]]]] = {
     "heterps": heterps,
     "heterps-2": lambda w: heterps(w, threads=2),
+    "heterps-core1": heterps,
     "limit": limit,
     "fbgemm": fbgemm,
     "torch": torch_bags,

@@ -54,16 +54,12 @@ def memory(num_rows: int) -> dict[str, float]:
     return {"bytes_per_row": grown / num_rows, "counted": table.memory_bytes() / num_rows}
 
 
-def growth(num_rows: int) -> dict[str, float]:
+def growth(num_rows: int) -> dict[str, list[float]]:
+    """The seconds of each batch."""
     seconds = fill(Table(TableConfig(dim=DIM)), np.arange(num_rows))
     if num_rows % BATCH:
         seconds.pop()  # a short batch is no batch to compare with
-    median = statistics.median(seconds)
-    return {
-        "median_ms": median * 1e3,
-        "slowest_ms": max(seconds) * 1e3,
-        "ratio": max(seconds) / median,
-    }
+    return {"seconds": seconds}
 
 
 def tiers(num_rows: int) -> dict[str, float]:
