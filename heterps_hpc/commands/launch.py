@@ -68,9 +68,8 @@ def launch_slurm(
         log.info("job %d: submitted %s", job_id, directory.script)
         return ExitCode.DONE
     code = _submit_and_follow(job, cluster, layout, directory)
-    while job.launch.max_restarts and code == ExitCode.RANK_FAILED:
-        room = slurm_room(cluster)
-        if fits(layout, room):
+    for _ in range(job.launch.max_restarts):
+        if code != ExitCode.RANK_FAILED or fits(layout, room := slurm_room(cluster)):
             break
         layout = plan(job, smaller(cluster, room), directory)
         history.record(directory, "planned_again", room=dict(room))

@@ -125,12 +125,14 @@ def _torch_text(fact: Facts) -> str:
 
 
 def _horovod(fact: Facts) -> Check:
+    """Also says which reducer a stage of several ranks would get."""
     error = fact.get("error_horovod")
+    works = bool(fact.get("horovod_mpi"))
     found = error or f"{fact.get('horovod')} with {fact.get('horovod_parts') or 'nothing'}"
-    remedy = f"it must be built with MPI; {_SETUP} (or use `train.reducer: mpi`)"
-    return Check(
-        "Horovod", str(found), bool(fact.get("horovod_mpi")), remedy, local=True, slurm=True
-    )
+    reducer = "Horovod" if works else "MPI_Allreduce, with `train.reducer: mpi`"
+    remedy = f"it must be built with MPI; {_SETUP}"
+    text = f"{found}; gradients are summed by {reducer}"
+    return Check("Horovod", text, works, remedy, local=True, slurm=True)
 
 
 def _part(fact: Facts, name: str, found: str) -> Check:

@@ -49,6 +49,13 @@ def test_each_fault_is_found(changes: dict[str, Any], names: list[str]) -> None:
     assert failed(changes) == names
 
 
+@pytest.mark.parametrize(("works", "reducer"), [(True, "Horovod"), (False, "MPI_Allreduce")])
+def test_the_reducer_is_named(works: bool, reducer: str) -> None:
+    checks = rank_checks([{**GOOD, "horovod_mpi": works}] * 2, 2)
+    found = next(check.found for check in checks if check.name == "Horovod")
+    assert f"gradients are summed by {reducer}" in found
+
+
 def test_this_machine_can_run_locally() -> None:
     """The environment that runs the tests must pass its own examination."""
     assert [check for check in local_checks() if check.local and not check.ok] == []
