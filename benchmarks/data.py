@@ -35,7 +35,7 @@ from heterps_hpc.dataset import Compression, Dataset, Order, Position, Reader, W
 
 BATCH = 4096
 NUM_SLOTS = 26
-EPOCHS = 3
+EPOCHS = 10
 BLOCKS = (1024, 4096, 16384)
 
 
