@@ -41,6 +41,15 @@ class Record:
         return self.value <= bound if relation == "<=" else self.value >= bound
 
 
+def _arguments() -> str:
+    """What was asked for; where the results went is nobody's business."""
+    words = [word for word in sys.argv[1:] if not word.startswith("--json=")]
+    if "--json" in words:
+        at = words.index("--json")
+        del words[at : at + 2]
+    return " ".join(words)
+
+
 @dataclass
 class Report:
     """The records of one benchmark, with what is needed to read them later."""
@@ -57,7 +66,7 @@ class Report:
         return {
             "benchmark": self.benchmark,
             "title": self.title,
-            "command": f"python -m benchmarks.{self.benchmark} {' '.join(sys.argv[1:])}".strip(),
+            "command": f"python -m benchmarks.{self.benchmark} {_arguments()}".strip(),
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "machine": machine(),
             "notes": self.notes,

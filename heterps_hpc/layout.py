@@ -91,6 +91,10 @@ class Shard(Value):
     first_partition: NotNegative
     last_partition: Positive
 
+    def is_whole(self, num_partitions: int) -> bool:
+        """Whether this is all of the table."""
+        return self.first_partition == 0 and self.last_partition == num_partitions
+
 
 class RankLayout(Value):
     """Where one rank is and what it does."""
@@ -291,17 +295,21 @@ def deal_shards(
     order = {table: position for position, table in enumerate(loads)}
     pieces.sort(key=lambda piece: (-piece[0], order[piece[1].table], piece[1].first_partition))
     weights = [0.0] * num_ranks
-    chosen: dict[float, list[int]] = {}
-    for share, _ in pieces:
+    dealt: list[list[Shard]] = [[] for _ in range(num_ranks)]
+    equal: dict[float, list[int]] = {}  # ranks of whole tables, by load
+    for share, shard in pieces:
         rank = min(range(num_ranks), key=lambda r: (weights[r], r))
         weights[rank] += share
-        chosen.setdefault(share, []).append(rank)
-    # equal shares may change places freely: neighbours stay together, as their columns then
-    # travel as one block instead of one by one
-    taken = {share: iter(sorted(ranks)) for share, ranks in chosen.items()}
-    dealt: list[list[Shard]] = [[] for _ in range(num_ranks)]
+        if shard.is_whole(num_partitions):
+            equal.setdefault(share, []).append(rank)
+        else:
+            dealt[rank].append(shard)
+    # whole tables of equal load may change places freely: neighbours stay together, as their
+    # columns then travel as one block instead of one by one
+    taken = {share: iter(sorted(ranks)) for share, ranks in equal.items()}
     for share, shard in pieces:
-        dealt[next(taken[share])].append(shard)
+        if shard.is_whole(num_partitions):
+            dealt[next(taken[share])].append(shard)
     return [
         tuple(sorted(shards, key=lambda shard: (order[shard.table], shard.first_partition)))
         for shards in dealt

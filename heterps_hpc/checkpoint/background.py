@@ -46,5 +46,5 @@ class InTurn:
                 coming = self._thread.submit(next, source, None)
                 yield item
         finally:  # nobody else may touch the source's file while the thread still reads it
-            coming.cancel()
-            wait([coming])
+            if not coming.cancel():  # a call that is cancelled never begins
+                wait([coming])

@@ -129,7 +129,7 @@ def _horovod(fact: Facts) -> Check:
     error = fact.get("error_horovod")
     works = bool(fact.get("horovod_mpi"))
     found = error or f"{fact.get('horovod')} with {fact.get('horovod_parts') or 'nothing'}"
-    reducer = "Horovod" if works else "MPI_Allreduce, with `train.reducer: mpi`"
+    reducer = "Horovod" if works else "MPI_Allreduce if you set `train.reducer: mpi`"
     remedy = f"it must be built with MPI; {_SETUP}"
     text = f"{found}; gradients are summed by {reducer}"
     return Check("Horovod", text, works, remedy, local=True, slurm=True)

@@ -127,3 +127,24 @@ def test_a_write_that_fails_late_fails_the_shard(
         with pytest.raises(OSError, match="No space left"):
             writer.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_items_ahead_may_be_left_when_the_thread_has_stopped() -> None:
+    made, go_on = InTurn(2), threading.Event()
+
+    def numbers() -> Iterator[int]:
+        made.put(go_on.wait, LIMIT_SECONDS)  # the second number has to wait behind this
+        yield 1
+        yield 2
+
+    items = made.ahead(numbers())
+    assert next(items) == 1
+    stopping = threading.Thread(target=made.stop)
+    stopping.start()
+    time.sleep(0.1)
+    go_on.set()
+    stopping.join(LIMIT_SECONDS)
+    leaving = threading.Thread(target=lambda: items.close(), daemon=True)  # type: ignore[attr-defined]
+    leaving.start()
+    leaving.join(LIMIT_SECONDS)
+    assert not leaving.is_alive()

@@ -132,6 +132,46 @@ def test_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
     assert "cannot be written" in done.stdout
 
 
+DISK_FULL_FOR_A_WHILE = """
+import resource, sys
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+from heterps_hpc.core import Table
+from tests.core.test_tiers import BASE
+
+config = replace(BASE, num_partitions=1, spill_path=Path(sys.argv[1]), hot_bytes=1 << 20)
+row_bytes = Table(replace(config, spill_path=Path(sys.argv[1] + "-other"))).row_bytes
+table = Table(replace(config, hot_bytes=2048 * row_bytes))
+
+def pull(first: int, count: int) -> None:
+    keys = np.arange(first, first + count, dtype=np.uint64)
+    table.discard(table.pull(keys, out=np.empty((count, BASE.dim), np.float32)))
+
+for first in range(0, 8192, 64):
+    pull(first, 64)
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, limits[1]))
+failed = 0
+for first in range(10_000, 10_600):
+    try:
+        pull(first, 1)
+    except OSError:
+        failed += 1
+assert failed > 200, failed
+resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+for first in range(20_000, 24_096, 64):
+    pull(first, 64)
+assert table.stats()["hot"] <= 2048, table.stats()
+"""
+
+
+def test_rows_that_a_full_disk_refused_leave_when_it_has_room_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DISK_FULL_FOR_A_WHILE, str(tmp_path / "spill")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_only_plain_files() -> None:
     with pytest.raises(OSError, match=r"/dev/null.*cannot be used"):
         tiered(Path("/dev/null"), 50)

@@ -140,6 +140,11 @@ def test_models_that_are_wired_wrongly_are_refused(layers: tuple[Layer, ...], wo
         Model("wrong", layers, ())
 
 
+def test_pieces_of_a_cut_table_stay_apart() -> None:
+    dealt = deal_shards({"a": 6.0, "b": 3.0, "c": 3.0}, num_ranks=3, num_partitions=8)
+    assert all(sum(shard.table == "a" for shard in shards) <= 1 for shards in dealt)
+
+
 def test_tables_of_equal_load_are_dealt_as_neighbours() -> None:
     dealt = deal_shards({f"s{i}": 1.0 for i in range(6)}, num_ranks=2, num_partitions=8)
     assert [[shard.table for shard in shards] for shards in dealt] == [

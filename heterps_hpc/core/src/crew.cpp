@@ -24,11 +24,11 @@ Crew& Crew::mine() {
 
 void Crew::serve(Member& member, int worker) {
     for (;;) {
-        wait_while<Job*>(member.job, nullptr);
-        Job* job = member.job.load(std::memory_order_acquire);
-        job->work(worker, job->team);
-        member.job.store(nullptr, std::memory_order_release);
-        member.job.notify_one();
+        wait_while<Call*>(member.call, nullptr);
+        Call* call = member.call.load(std::memory_order_acquire);
+        call->work(worker, call->team);
+        member.call.store(nullptr, std::memory_order_seq_cst);
+        member.call.notify_one();
     }
 }
 
@@ -53,14 +53,14 @@ int Crew::hire(int wanted) {
 
 void Crew::run(int wanted, const Work& work) {
     const std::unique_lock lock(busy_, std::try_to_lock);
-    Job job{work, Team(lock.owns_lock() ? hire(wanted) : 1)};
-    const size_t num_helpers = static_cast<size_t>(job.team.num_workers) - 1;
+    Call call{work, Team(lock.owns_lock() ? hire(wanted) : 1)};
+    const size_t num_helpers = static_cast<size_t>(call.team.num_workers) - 1;
     for (size_t i = 0; i < num_helpers; ++i) {
-        members_[i]->job.store(&job, std::memory_order_release);
-        members_[i]->job.notify_one();
+        members_[i]->call.store(&call, std::memory_order_seq_cst);
+        members_[i]->call.notify_one();
     }
-    work(0, job.team);
-    for (size_t i = 0; i < num_helpers; ++i) wait_while<Job*>(members_[i]->job, &job);
+    work(0, call.team);
+    for (size_t i = 0; i < num_helpers; ++i) wait_while<Call*>(members_[i]->call, &call);
 }
 
 }  // namespace hps

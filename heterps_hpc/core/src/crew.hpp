@@ -1,5 +1,6 @@
 // Threads that stand ready to help with a call. All tables of a process share them: starting
-// threads takes longer than many a call that is worth splitting.
+// threads takes longer than many a call that is worth splitting. They may use the processors that
+// the first such caller may use.
 #pragma once
 #include <sys/types.h>
 
@@ -23,8 +24,8 @@ inline void pause_briefly() {
 #endif
 }
 
-// Waits until `value` is no longer `old`: awake for some ten microseconds, as long as most phases
-// of a call last, then asleep.
+// Waits until `value` is no longer `old`: awake for a few ten microseconds (a hundred where a pause
+// is long), because most phases of a call are over by then; then asleep.
 template <class T>
 void wait_while(const std::atomic<T>& value, T old) {
     constexpr int kTurns = 2000;
@@ -46,7 +47,9 @@ class Meeting {
             return;
         }
         missing_.store(num_threads_, std::memory_order_relaxed);
-        turn_.store(turn + 1, std::memory_order_release);
+        // In the one order of all threads: else the look for sleepers that follows could come
+        // before it, and miss one that still saw the old turn.
+        turn_.store(turn + 1, std::memory_order_seq_cst);
         turn_.notify_all();
     }
 
@@ -75,12 +78,12 @@ class Crew {
     void run(int wanted, const Work& work);
 
  private:
-    struct Job {
+    struct Call {
         const Work& work;
         Team team;
     };
     struct alignas(64) Member {
-        std::atomic<Job*> job{nullptr};  // null = waits for one
+        std::atomic<Call*> call{nullptr};  // null = waits for one
         std::thread thread;
     };
 

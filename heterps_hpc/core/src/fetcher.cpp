@@ -23,6 +23,13 @@ void Fetcher::request(std::vector<uint32_t> slots) {
     job->rows.resize(slots.size() * stride_);
     job->slots = std::move(slots);
     jobs_.push_back(job);
+    {
+        const std::lock_guard lock(mutex_);
+        if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+        queue_.push_back(job);
+    }
+    changed_.notify_all();
+    // Only what is sure to be read may be waited for.
     for (uint32_t i = 0; i < job->slots.size(); ++i) staged_[job->slots[i]] = {job.get(), i};
     while (jobs_.size() > kMaxJobs) {
         for (const uint32_t slot : jobs_.front()->slots) {
@@ -31,12 +38,6 @@ void Fetcher::request(std::vector<uint32_t> slots) {
         }
         jobs_.pop_front();
     }
-    {
-        const std::lock_guard lock(mutex_);
-        queue_.push_back(std::move(job));
-        if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-    }
-    changed_.notify_all();
 }
 
 void Fetcher::work() {

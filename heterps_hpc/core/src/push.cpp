@@ -229,8 +229,8 @@ void Table::refuse_nonfinite(size_t handle) const {
                                 "rate, or set nonfinite=\"skip\" to leave such rows out");
 }
 
-// Each owner checks some of the samples. A gradient that is read once is checked on the way, by
-// add_gradients().
+// Each owner checks some of the samples; of several bad gradients any may be the one that is
+// named. A gradient that is read once is checked on the way, by add_gradients().
 void Table::check_finite(const Batch& b, uint32_t owner) const {
     for (size_t i = 0; !config_.skip_nonfinite && i < b.handles.size(); ++i) {
         const Pulled& h = *b.handles[i];

@@ -103,7 +103,15 @@ bool Table::demote_some(uint32_t partition) {
         field<uint32_t>(p, layout_.heat) = kPin;  // not to be found a second time
         __builtin_prefetch(index_.home(Index::tag_of(key_at(p))), 1);
     }
-    for (size_t i = 0; i < n; ++i) demote(victims[i], partition);
+    size_t demoted = 0;
+    try {
+        for (; demoted < n; ++demoted) demote(victims[demoted], partition);
+    } catch (...) {  // they stay in memory, and may be chosen again
+        for (; demoted < n; ++demoted) {
+            field<uint32_t>(rows_.at(victims[demoted]), layout_.heat) = 0;
+        }
+        throw;
+    }
     return n > 0;
 }
 
