@@ -81,7 +81,7 @@ def come_back(job: Launched) -> None:
         state = launcher.state(job.job_id)
         return state is not None and (state.ended or job.queued_again())
 
-    job.slurm.wait_for("the job is requeued or ends itself", settled, 90)
+    job.slurm.wait_for("the job is requeued or ends itself", settled, 180)
 
 
 @pytest.mark.slow
