@@ -85,6 +85,7 @@ def come_back(job: Launched) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_runs_survive_the_death_of_nodes(
     slurm: SlurmClient, tmp_path: Path, data: Path, expected: Learned
 ) -> None:
