@@ -182,7 +182,8 @@ def tiers(report: Report, num_rows: int) -> None:
 
 def main() -> None:
     parser = standard_options(__doc__)
-    parser.add_argument("--only", nargs="+", help="some of a b c d memory growth tiers")
+    parts = [*WORKLOADS, "memory", "growth", "tiers"]
+    parser.add_argument("--only", nargs="+", choices=parts, help="some parts")
     parser.add_argument("--repeats", type=int, help="turns of each contender (7; quick 5)")
     parser.add_argument(
         "--clock",
@@ -191,14 +192,12 @@ def main() -> None:
         help="cpu: count processor time, for a machine that does other work meanwhile",
     )
     options = parser.parse_args()
-    parts = options.only or (
-        ["a", "memory"] if options.quick else ["a", "b", "c", "d", "memory", "growth", "tiers"]
-    )
+    chosen = options.only or (["a", "memory"] if options.quick else parts)
     report = Report("table", "The table: pull + push, row-wise Adagrad, one thread")
     if options.clock == "cpu":
         report.notes.append("Workloads timed by processor seconds: the machine was not idle.")
     repeats = options.repeats or (5 if options.quick else 7)
-    for part in parts:
+    for part in chosen:
         if part in WORKLOADS:
             compare(report, part, repeats, options.clock)
         elif part == "memory":
