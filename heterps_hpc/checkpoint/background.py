@@ -7,7 +7,7 @@ to have two of them at once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ class InTurn:
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._calls.clear()
 
-    def ahead(self, source: Iterator[T]) -> Iterator[T]:
+    def ahead(self, source: Iterator[T]) -> Generator[T, None, None]:
         """The same items; while one is in use, the thread fetches the next."""
         coming = self._thread.submit(next, source, None)
         try:

@@ -108,7 +108,7 @@ def test_leaving_early_waits_for_the_fetch(thread: InTurn) -> None:
     items = thread.ahead(source())
     assert next(items) == 1
     begun.wait(LIMIT_SECONDS)
-    items.close()  # type: ignore[attr-defined]
+    items.close()
     assert over.is_set()
 
 
@@ -144,7 +144,7 @@ def test_items_ahead_may_be_left_when_the_thread_has_stopped() -> None:
     time.sleep(0.1)
     go_on.set()
     stopping.join(LIMIT_SECONDS)
-    leaving = threading.Thread(target=lambda: items.close(), daemon=True)  # type: ignore[attr-defined]
+    leaving = threading.Thread(target=items.close, daemon=True)
     leaving.start()
     leaving.join(LIMIT_SECONDS)
     assert not leaving.is_alive()
