@@ -55,6 +55,13 @@ def slurm(slurm_cluster: Cluster) -> Iterator[SlurmClient]:
         client.clean_up()
 
 
+@pytest.fixture
+def here(slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For code that asks the Slurm of its own environment: that is the test's cluster."""
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, slurm.environment[name])
+
+
 def free_ports(count: int) -> int:
     """The first of `count` neighbouring free ports, below those that clients are given."""
     for first in range(20_000 + os.getpid() % 8_000, 32_000, count):

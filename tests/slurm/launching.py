@@ -24,6 +24,17 @@ CLUSTER = make_cluster(
     cpu_pool(name="big", partition="mem", max_nodes=1, memory_per_node_gb=4.0),
     **SITE,
 )
+# a rank per node: few processes on few cores, and a node less is a rank less
+ONE_PER_NODE = CLUSTER.model_copy(
+    update={
+        "pools": tuple(
+            CLUSTER.pool(name).model_copy(
+                update={"cores_per_rank": CLUSTER.pool(name).cores_per_node}
+            )
+            for name in ("cpu", "gpu")
+        )
+    }
+)
 
 
 @dataclass

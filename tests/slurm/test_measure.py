@@ -4,36 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import measure
 from heterps_hpc.rundir import RunDir
-from tests.slurm.client import SlurmClient
-from tests.slurm.launching import CLUSTER
+from tests.slurm.launching import ONE_PER_NODE
 from tests.slurm.training import make_job
 
-pytestmark = pytest.mark.timeout(200)
-
-
-@pytest.fixture(autouse=True)
-def _use_this_cluster(slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATH", "SLURM_CONF"):
-        monkeypatch.setenv(name, slurm.environment[name])
-
-
-def two_partitions() -> Cluster:
-    """A rank per node, so that few processes are started on few cores."""
-    pools = tuple(
-        CLUSTER.pool(name).model_copy(update={"cores_per_rank": CLUSTER.pool(name).cores_per_node})
-        for name in ("cpu", "gpu")
-    )
-    return CLUSTER.model_copy(update={"pools": pools})
+pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("here")]
 
 
 def test_every_partition_and_the_way_between_are_measured(tmp_path: Path) -> None:
     job = make_job(tmp_path / "data")
     short = job.measure.model_copy(update={"batches": 3, "warmup": 1})
     job = job.model_copy(update={"measure": short})
-    profile = measure(job, two_partitions(), RunDir(tmp_path / "run").create(), on="slurm")
+    profile = measure(job, ONE_PER_NODE, RunDir(tmp_path / "run").create(), on="slurm")
     assert {timing.pool for timing in profile.timings} == {"cpu", "gpu"}
     assert all(timing.rank_counts == (1, 2) for timing in profile.timings)
     assert not profile.estimated_pools

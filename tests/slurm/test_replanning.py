@@ -25,26 +25,18 @@ from heterps_hpc.rundir import RunDir
 from tests.faults.runs import Learned, different_bits, different_numbers
 from tests.launch.values import ROOT
 from tests.slurm.client import SlurmClient
-from tests.slurm.launching import CLUSTER, Launched
+from tests.slurm.launching import ONE_PER_NODE, Launched
 from tests.slurm.training import NUM_STEPS, make_job, result
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-# a rank per node, so that a node less is a rank less
-POOLS = tuple(
-    CLUSTER.pool(name).model_copy(update={"cores_per_rank": CLUSTER.pool(name).cores_per_node})
-    for name in ("cpu", "gpu")
-)
-ONE_PER_NODE = CLUSTER.model_copy(update={"pools": POOLS})
 # the tables are most of the work and belong on `cpu`, the rest belongs on `gpu`
 SECONDS = {"cpu": (0.1, 0.1), "gpu": (0.3, 0.001)}
 
 
 @pytest.fixture(autouse=True)
-def _use_this_cluster(slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATH", "SLURM_CONF"):
-        monkeypatch.setenv(name, slurm.environment[name])
-    # nobody revives these nodes: no need to hope for three minutes
+def _give_nodes_up_soon(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody revives them: no need to hope for three minutes."""
     monkeypatch.setattr(follow, "_REQUEUE_SECONDS", 5.0)
 
 
