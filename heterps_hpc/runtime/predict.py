@@ -24,8 +24,8 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.ending import end_world
 from heterps_hpc.runtime.evaluate import Evaluator
-from heterps_hpc.runtime.program import end_world
 from heterps_hpc.runtime.resuming import resume
 from heterps_hpc.runtime.train import Trainer
 

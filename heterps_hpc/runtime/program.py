@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
-import time
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from mpi4py import MPI
@@ -20,6 +17,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.begin import begin
+from heterps_hpc.runtime.ending import end_world
 from heterps_hpc.runtime.preflight import preflight
 from heterps_hpc.runtime.saving import Saver
 from heterps_hpc.runtime.signals import StopFlag
@@ -28,8 +26,6 @@ from heterps_hpc.runtime.train import Trainer
 from heterps_hpc.runtime.watch import Watch
 
 log = logging.getLogger(__name__)
-
-_SECONDS_FOR_RANK_0 = 1.0
 
 
 class RankFailed(RuntimeError):
@@ -101,16 +97,6 @@ def _describe(comm: MPI.Intracomm, error: Exception) -> str:
         return str(error)
     where = f"rank {comm.rank} on {os.uname().nodename}, before training"
     return f"{where}: {type(error).__name__}: {error}"
-
-
-def end_world(comm: MPI.Intracomm, code: ExitCode, reason: str) -> NoReturn:
-    """Say once what happened, then end all ranks: the others would wait for us for ever."""
-    if code == ExitCode.USER_ERROR and comm.rank != 0:
-        time.sleep(_SECONDS_FOR_RANK_0)  # most such errors are everyone's: let one rank speak
-    sys.stderr.write(f"heterps: {reason}\n")
-    sys.stderr.flush()
-    comm.Abort(int(code))
-    raise SystemExit(int(code))
 
 
 def _set_threads(layout: Layout, rank: int) -> None:

@@ -19,6 +19,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_beats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.ending import end_ranks
 from heterps_hpc.runtime.heart import Hearts
 from heterps_hpc.runtime.stopwatch import Stopwatch
 
@@ -95,7 +96,7 @@ class Watch:
             self._over.wait(_SECONDS_FOR_REPORT)
         if self._spec.on_stall == "stop" and not self._over.is_set():
             history.record(self._run_dir, "rank_end", rank=self._rank, code=int(ExitCode.STALLED))
-            MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
+            end_ranks(MPI.COMM_WORLD, ExitCode.STALLED)
 
     def _is_reporter(self) -> bool:
         """One rank speaks for all: the first whose heart beats."""
