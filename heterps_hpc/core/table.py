@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -160,6 +162,22 @@ class Table:
     def snapshot(self) -> Snapshot:
         """A consistent view of all rows as of now, cheap to take and read in bounded memory."""
         return Snapshot(self._core.snapshot(), self._core.partitions)
+
+    @contextmanager
+    def room_for(self, num_rows: int) -> Iterator[None]:
+        """Memory for rows that are loaded in the block into an empty table.
+
+        The system clears fresh memory when it is first touched, which takes as long as loading:
+        a thread touches it meanwhile.
+        """
+        self._core.reserve(num_rows)
+        thread = threading.Thread(target=self._core.touch_reserved, name="heterps-room")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._core.stop_touching()
+            thread.join()
 
     def load(self, partition: int, rows: Rows) -> None:
         """Put saved rows back; a row that exists is overwritten."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from heterps_hpc.runtime.capture import ABSENT, COUNT, STATE, lookup_name, table
 from heterps_hpc.runtime.matching import check_match
 from heterps_hpc.runtime.sparse import Ahead
 from heterps_hpc.runtime.stage import StageModules
-from heterps_hpc.runtime.stopwatch import Stopwatch
 from heterps_hpc.runtime.train import Trainer
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ def resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
     with Contents(checkpoint) as contents:
         if trainer.sparse is not None:
             for name, table in trainer.sparse.shards.tables.items():
-                _load_table(contents, name, table, trainer.watch)
+                load_table(contents, name, table, trainer.watch.tick)
             trainer.ahead = _ahead(trainer, contents)
         if trainer.dense is not None:
             load_dense(contents, trainer.dense.modules)
@@ -40,29 +39,31 @@ def resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
     log.info("resumed at step %d from %s", checkpoint.step, checkpoint.path)
 
 
-def _load_table(contents: Contents, name: str, table: Table, watch: Stopwatch) -> None:
+def load_table(contents: Contents, name: str, table: Table, tick: Callable[[], None]) -> None:
+    """The rows of all partitions that a table holds; `tick` is called after each."""
     facts = contents.checkpoint.manifest.tables.get(name)
     if facts != table_facts(table):
         raise DamagedCheckpoint(
             f"{contents.checkpoint.path}: table {name!r} is {facts}, here {table_facts(table)}"
         )
-    for partition in table.partitions:
-        if "keys" not in contents.columns(name, partition):
-            raise DamagedCheckpoint(
-                f"{contents.checkpoint.path}: partition {partition} of table {name!r} is missing"
-            )
-        try:
-            _load_partition(contents, name, table, partition)
-            watch.tick()
-        except DamagedCheckpoint:
-            raise
-        except (KeyError, ValueError) as error:  # the core checks what it loads
-            raise DamagedCheckpoint(
-                f"{contents.checkpoint.path}: table {name!r} cannot be loaded: {error}"
-            ) from error
+    with table.room_for(contents.num_rows(name, table.partitions)):
+        for partition in table.partitions:
+            try:
+                _load_partition(contents, name, table, partition)
+                tick()
+            except DamagedCheckpoint:
+                raise
+            except (KeyError, ValueError) as error:  # the core checks what it loads
+                raise DamagedCheckpoint(
+                    f"{contents.checkpoint.path}: table {name!r} cannot be loaded: {error}"
+                ) from error
 
 
 def _load_partition(contents: Contents, name: str, table: Table, partition: int) -> None:
+    if "keys" not in contents.columns(name, partition):
+        raise DamagedCheckpoint(
+            f"{contents.checkpoint.path}: partition {partition} of table {name!r} is missing"
+        )
     for columns in contents.rows(name, partition):
         table.load(partition, as_rows(columns, table))
     extra = contents.extra(name, partition)

@@ -13,6 +13,7 @@ constexpr size_t kLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kFirstRegion = size_t{256} << 10;
 constexpr size_t kLargestRegion = size_t{64} << 20;
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers do not have
 
 size_t round_up(size_t n, size_t unit) {
     return (n + unit - 1) / unit * unit;
@@ -53,6 +54,20 @@ void Arena::add_region(size_t at_least) {
     regions_.push_back({base, bytes});
     next_ = static_cast<char*>(base);
     end_ = next_ + bytes;
+}
+
+void Arena::reserve(size_t bytes) {
+    if (next_ != nullptr && static_cast<size_t>(end_ - next_) >= bytes) return;
+    add_region(bytes);
+    reserved_ = {next_, static_cast<size_t>(end_ - next_)};
+}
+
+void Arena::touch(Room room, const std::atomic<bool>& stop) {
+    for (size_t at = 0; at < room.bytes && !stop; at += kHugePage) {
+        // Fails where the system does not know it: then whoever writes first touches.
+        if (madvise(room.base + at, std::min(kHugePage, room.bytes - at), kPopulateWrite) != 0)
+            return;
+    }
 }
 
 void* Arena::allocate(size_t bytes) {

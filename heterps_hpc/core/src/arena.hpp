@@ -1,6 +1,7 @@
 // Memory for rows and index segments: large regions, never moved and never returned before the
 // table dies, so that an address handed out stays good while the table grows.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <vector>
 
@@ -17,6 +18,18 @@ class Arena {
     void* allocate(size_t bytes);
     size_t used_bytes() const { return used_; }
 
+    // Has room for so many bytes without asking the system again. Throws std::bad_alloc.
+    void reserve(size_t bytes);
+    // Touches what reserve() mapped, from the front, until all of it is in memory or `stop` says
+    // so. For another thread, while this one allocates and writes: the system clears fresh memory
+    // when it is first touched, which takes as long as filling it.
+    struct Room {
+        char* base = nullptr;
+        size_t bytes = 0;
+    };
+    Room reserved() const { return reserved_; }
+    static void touch(Room room, const std::atomic<bool>& stop);
+
  private:
     struct Region {
         void* base;
@@ -25,6 +38,7 @@ class Arena {
     void add_region(size_t at_least);
 
     std::vector<Region> regions_;
+    Room reserved_;
     char* next_ = nullptr;
     char* end_ = nullptr;
     size_t used_ = 0;

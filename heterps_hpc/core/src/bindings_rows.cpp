@@ -190,6 +190,9 @@ void bind_snapshot(py::module_& m) {
 
 void bind_rows(py::class_<Table, std::shared_ptr<Table>>& table) {
     table.def("read", &read_rows)
+        .def("reserve", &Table::reserve, py::call_guard<py::gil_scoped_release>())
+        .def("touch_reserved", &Table::touch_reserved, py::call_guard<py::gil_scoped_release>())
+        .def("stop_touching", &Table::stop_touching)
         .def("load", &load)
         .def("load_extra", &load_extra)
         .def("snapshot", [](Table& t) {

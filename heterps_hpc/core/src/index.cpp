@@ -38,6 +38,35 @@ void Index::insert(uint32_t tag, uint32_t row) {
     ++size_;
 }
 
+int Index::depth_for(uint64_t num_keys) {
+    int depth = 0;
+    while (depth < kMaxDepth && (num_keys >> depth) > kPlannedEntries) ++depth;
+    return depth;
+}
+
+size_t Index::bytes_for(uint64_t num_keys) {
+    return (sizeof(Bucket) * kBuckets) << depth_for(num_keys);
+}
+
+void Index::reserve(uint64_t num_keys) {
+    const int depth = depth_for(num_keys);
+    if (size_ != 0 || segments_.size() != 1) return;
+    const size_t count = size_t{1} << depth;
+    std::vector<Segment> segments = {{segments_[0].buckets, 0, depth}};
+    segments.reserve(count);
+    while (segments.size() < count) segments.push_back({new_buckets(), 0, depth});
+    std::vector<Bucket*> directory(count);
+    std::vector<uint32_t> segment_of(count);
+    for (size_t i = 0; i < count; ++i) {
+        directory[i] = segments[i].buckets;
+        segment_of[i] = static_cast<uint32_t>(i);
+    }
+    segments_.swap(segments);
+    directory_.swap(directory);
+    segment_of_.swap(segment_of);
+    depth_ = depth;
+}
+
 void Index::double_directory() {
     const size_t n = directory_.size();
     std::vector<Bucket*> directory(n * 2);

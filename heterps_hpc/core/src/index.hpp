@@ -48,6 +48,9 @@ class Index {
     uint32_t find(uint32_t tag, Same same) const;
 
     void insert(uint32_t tag, uint32_t row);  // the key must be absent
+    // Splits an empty index as often as so many keys would.
+    void reserve(uint64_t num_keys);
+    static size_t bytes_for(uint64_t num_keys);
     void replace(uint32_t tag, uint32_t old_row, uint32_t new_row);
     void erase(uint32_t tag, uint32_t row);
 
@@ -59,6 +62,8 @@ class Index {
     static constexpr uint32_t kBucketMask = kBuckets - 1;
     static constexpr uint32_t kMaxEntries = kBuckets * Bucket::kSlots * 12 / 16;
     static constexpr int kMaxDepth = 32 - 9;
+    // Keys of a segment that is split in advance: few segments get so many more that they overflow.
+    static constexpr uint32_t kPlannedEntries = kMaxEntries - kMaxEntries / 12;
 
     struct Segment {
         Bucket* buckets;
@@ -66,6 +71,7 @@ class Index {
         int depth;
     };
 
+    static int depth_for(uint64_t num_keys);
     size_t slot_of(uint32_t tag) const { return (uint64_t{tag} << depth_) >> 32; }
     Bucket* new_buckets();
     void split(uint32_t tag);

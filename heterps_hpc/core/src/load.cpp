@@ -1,17 +1,49 @@
-// Saved rows come back: looked up and written some at a time, so that their cache misses are in
-// flight together.
+// Saved rows come back, in the order of the index; what the next ones need is fetched meanwhile.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
+#include <stdexcept>
+#include <string>
 
-#include "scratch.hpp"
 #include "table.hpp"
 
 namespace hps {
+namespace {
 
-// The row of a key that look_up() did not find; made if there is none.
-uint32_t Table::row_to_load(uint64_t key, uint32_t partition, bool certain,
-                            std::vector<char>& record) {
-    const uint32_t row = certain ? kNoRow : find(key, record);
+// The places of some keys in about the order in which the index holds them, equal keys in the order
+// given. A large index has too many pages for the processor to know where all of them are; so it
+// learns of each page once per call, not once per key.
+class IndexOrder {
+ public:
+    void sort(const uint64_t* keys, size_t n) {
+        tags_.resize(n);
+        places_.resize(n);
+        std::array<uint32_t, (1u << kBits) + 1> start{};
+        for (size_t i = 0; i < n; ++i) {
+            tags_[i] = Index::tag_of(keys[i]);
+            ++start[(tags_[i] >> (32 - kBits)) + 1];
+        }
+        std::partial_sum(start.begin(), start.end(), start.begin());
+        for (size_t i = 0; i < n; ++i)
+            places_[start[tags_[i] >> (32 - kBits)]++] = static_cast<uint32_t>(i);
+    }
+    size_t size() const { return places_.size(); }
+    uint32_t place(size_t i) const { return places_[i]; }
+    uint32_t tag(size_t i) const { return tags_[places_[i]]; }
+
+ private:
+    static constexpr int kBits = 10;
+    std::vector<uint32_t> tags_, places_;
+};
+
+}  // namespace
+
+// The row of a key; made if there is none.
+uint32_t Table::row_to_load(uint64_t key, uint32_t partition, std::vector<char>& record) {
+    const uint32_t tag = Index::tag_of(key);
+    const bool absent = Index::candidate(*index_.home(tag), tag) == kNoRow;
+    const uint32_t row = absent ? kNoRow : find(key, record);
     if (row == kNoRow) {
         ++stats_.loaded;
         return new_row(key, partition);
@@ -33,29 +65,48 @@ void Table::write_row(uint32_t row, const RowArrays& in, size_t i) {
     }
 }
 
-void Table::load(uint32_t partition, const RowArrays& in, int64_t n) {
-    constexpr int64_t kBlockKeys = 1024;
-    // With tiers, making room for one row may take another out of memory.
-    const int64_t at_once = cold_ ? 1 : kBlockKeys;
+void Table::reserve(uint64_t num_rows) {
+    if (num_rows > kMaxRow) {
+        throw std::invalid_argument("table: room for " + std::to_string(num_rows) +
+                                    " rows, but a shard has at most 2^31; use more shards");
+    }
     const std::unique_lock lock(mutex_);
-    Distinct keys;
-    std::vector<uint32_t> member(kBlockKeys), rows(kBlockKeys);
-    std::vector<Miss> misses;
-    std::vector<const char*> vectors(kBlockKeys);
+    if (rows_.size() != 0) return;
+    stop_touching_ = false;
+    const uint64_t in_memory =
+        cold_ ? std::min(num_rows, hot_limit_ * held_list_.size()) : num_rows;
+    arena_.reserve(Index::bytes_for(num_rows) + in_memory * layout_.stride);
+    index_.reserve(num_rows);
+}
+
+void Table::touch_reserved() {
+    Arena::Room room;
+    {
+        const std::shared_lock lock(mutex_);
+        room = arena_.reserved();
+    }
+    Arena::touch(room, stop_touching_);
+}
+
+void Table::load(uint32_t partition, const RowArrays& in, int64_t n) {
+    constexpr int64_t kAtOnce = 16384;
+    constexpr size_t kAhead = 32;
+    const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
+    const std::unique_lock lock(mutex_);
+    IndexOrder order;
     std::vector<char> record;
-    for (int64_t first = 0; first < n; first += at_once) {
-        const int64_t count = std::min(at_once, n - first);
-        if (cold_) compact();
-        keys.start(count);
-        keys.add(in.keys + first, count, member.data());
-        misses.clear();
-        look_up(keys, 0, keys.size(), rows.data(), vectors.data(), misses);
-        for (const Miss& miss : misses) {
-            rows[miss.place] =
-                row_to_load(keys.keys()[miss.place], partition, miss.candidate == kNoRow, record);
-        }
-        for (int64_t i = 0; i < count; ++i) {
-            write_row(rows[member[static_cast<size_t>(i)]], in, static_cast<size_t>(first + i));
+    for (int64_t first = 0; first < n; first += kAtOnce) {
+        order.sort(in.keys + first, static_cast<size_t>(std::min(kAtOnce, n - first)));
+        const auto place = [&](size_t i) { return static_cast<size_t>(first) + order.place(i); };
+        for (size_t i = 0; i < order.size(); ++i) {
+            if (i + kAhead < order.size()) {
+                __builtin_prefetch(index_.home(order.tag(i + kAhead)), 1);
+                const char* vector = in.vectors + place(i + kAhead) * vector_bytes;
+                __builtin_prefetch(vector);
+                __builtin_prefetch(vector + 63);
+            }
+            if (cold_) compact();
+            write_row(row_to_load(in.keys[place(i)], partition, record), in, place(i));
         }
     }
 }

@@ -8,7 +8,6 @@ namespace {
 
 constexpr uint32_t kBlockBytes = 24 << 10;
 constexpr uint32_t kChunkBytes = 2 << 20;
-constexpr uint32_t kMaxRow = 1u << 31;  // the top bit of a row number says "on disk"
 
 int floor_log2(uint32_t n) {
     return 31 - __builtin_clz(n);

@@ -17,6 +17,7 @@ namespace hps {
 constexpr uint32_t kNoRow = 0xffffffffu;   // no such row
 constexpr uint32_t kUnsure = 0xfffffffeu;  // the index must be asked by find()
 constexpr uint32_t kCold = 0x80000000u;    // with this bit: a slot of the cold file
+constexpr uint32_t kMaxRow = kCold;
 
 inline bool is_cold(uint32_t row) {
     return (row & kCold) != 0 && row < kUnsure;

@@ -101,6 +101,11 @@ class Table : public std::enable_shared_from_this<Table> {
     // Fills vectors and state of keys that have a row, zeros for the others.
     void read(const uint64_t* keys, int64_t n, bool* found, char* vectors, char* state);
     void load(uint32_t partition, const RowArrays& rows, int64_t n);
+    // Room for rows that will be loaded, as far as they stay in memory; the caller may have it
+    // cleared by touch_reserved() in another thread meanwhile.
+    void reserve(uint64_t num_rows);
+    void touch_reserved();
+    void stop_touching() { stop_touching_ = true; }
     void load_admission(uint32_t partition, Sightings sightings);
     void load_step(uint64_t step);
     std::shared_ptr<Snapshot> snapshot();
@@ -127,7 +132,7 @@ class Table : public std::enable_shared_from_this<Table> {
     uint32_t create(uint64_t key, uint32_t partition);
     uint32_t new_row(uint64_t key, uint32_t partition);
     void initial_vector(uint64_t key, char* vector) const;
-    uint32_t row_to_load(uint64_t key, uint32_t partition, bool certain, std::vector<char>& record);
+    uint32_t row_to_load(uint64_t key, uint32_t partition, std::vector<char>& record);
     void write_row(uint32_t row, const RowArrays& in, size_t i);
     void before_write(uint32_t row);
 
@@ -194,6 +199,7 @@ class Table : public std::enable_shared_from_this<Table> {
     TableStats stats_;
     std::atomic<uint64_t> eval_keys_{0};
     uint64_t step_ = 0;
+    std::atomic<bool> stop_touching_{false};
     std::unordered_set<Pulled*> open_handles_;
     struct Spare {
         std::vector<uint32_t> rows, member;

@@ -1,0 +1,111 @@
+"""Room made in advance for rows that are loaded: the same table, whatever was expected."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heterps_hpc.core import Table, TableConfig
+from tests.core.workload import skewed_keys, table_contents, train
+
+CONFIG = TableConfig(dim=7, optimizer="adagrad_rowwise", num_partitions=5)
+NUM_ROWS = 20_000  # several segments of the index
+
+
+@pytest.fixture(scope="module")
+def trained() -> Table:
+    table = Table(CONFIG)
+    keys = np.arange(NUM_ROWS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    pulled = table.pull(keys, out=np.empty((NUM_ROWS, 7), np.float32))
+    assert pulled is not None
+    gradient = np.random.default_rng(0).standard_normal((NUM_ROWS, 7)).astype(np.float32)
+    table.push([pulled], [gradient], step=0)
+    return table
+
+
+def load_all(source: Table, target: Table) -> None:
+    with source.snapshot() as snapshot:
+        for partition in snapshot.partitions():
+            for rows in snapshot.read(partition, max_rows=1000):
+                target.load(partition, rows)
+            target.load_extra(partition, snapshot.extra(partition))
+
+
+def num_threads() -> int:
+    return sum(thread.name == "heterps-room" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("expected", [0, 1, 777, NUM_ROWS, 10 * NUM_ROWS])
+def test_rows_are_the_same_however_many_were_expected(trained: Table, expected: int) -> None:
+    table = Table(CONFIG)
+    with table.room_for(expected):
+        load_all(trained, table)
+    assert table_contents(table) == table_contents(trained)
+    assert len(table) == NUM_ROWS
+    assert num_threads() == 0
+
+
+def test_such_a_table_learns_and_grows_like_another(trained: Table) -> None:
+    plain, roomy = Table(CONFIG), Table(CONFIG)
+    load_all(trained, plain)
+    with roomy.room_for(NUM_ROWS // 3):
+        load_all(trained, roomy)
+    for table in (plain, roomy):
+        train([table], 8, num_distinct=3 * NUM_ROWS, samples=4000)
+    assert len(roomy) > NUM_ROWS
+    assert table_contents(roomy) == table_contents(plain)
+
+
+def test_no_more_index_than_growth_would_have_made(trained: Table) -> None:
+    plain, roomy = Table(CONFIG), Table(CONFIG)
+    load_all(trained, plain)
+    with roomy.room_for(NUM_ROWS):
+        load_all(trained, roomy)
+    assert roomy.memory_bytes() <= 1.2 * plain.memory_bytes()
+
+
+def test_rows_on_disk_get_no_room_in_memory(trained: Table, tmp_path: Path) -> None:
+    tiered = replace(CONFIG, hot_bytes=100_000, spill_path=str(tmp_path / "cold"))
+    table = Table(tiered)
+    with table.room_for(NUM_ROWS):
+        load_all(trained, table)
+    assert table_contents(table) == table_contents(trained)
+    assert table.stats()["cold"] > NUM_ROWS // 2
+
+
+def test_a_table_with_rows_keeps_them(trained: Table) -> None:
+    table = Table(CONFIG)
+    load_all(trained, table)
+    with table.room_for(NUM_ROWS):
+        load_all(trained, table)
+    assert table_contents(table) == table_contents(trained)
+
+
+def test_an_error_in_the_block_ends_the_thread() -> None:
+    table = Table(CONFIG)
+    with pytest.raises(KeyError, match="no such rows"), table.room_for(10_000_000):
+        raise KeyError("no such rows")
+    assert num_threads() == 0
+    train([table], 2, num_distinct=1000)
+    assert len(table) == len(np.unique(_seen(2, 1000)))
+
+
+def _seen(num_batches: int, num_distinct: int) -> list[int]:
+    """The keys of `train`'s batches."""
+    rng = np.random.default_rng(0)
+    keys: list[int] = []
+    for _ in range(num_batches):
+        count = int(rng.integers(0, 6, 512).sum())
+        keys += skewed_keys(rng, count, num_distinct).tolist()
+        rng.standard_normal((512, 7))
+    return keys
+
+
+def test_more_rows_than_a_shard_can_have_are_refused() -> None:
+    with pytest.raises(ValueError, match="more shards"), Table(CONFIG).room_for(1 << 32):
+        pass
+    assert num_threads() == 0
