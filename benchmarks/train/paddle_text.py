@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
 from benchmarks.train.workload import Workload, open_reader
+from heterps_hpc.dataset import Batch
 
 # Paddle keeps all slots in one table: keys of different slots must differ
 SLOT_STRIDE = 1_000_000
@@ -30,20 +32,21 @@ def ready_text(work: Workload, data: Path, num_batches: int) -> Path:
     return path
 
 
-def _write(work: Workload, batch: object, file: object) -> None:
-    rows = len(batch.sample_ids)  # type: ignore[attr-defined]
+def _write(work: Workload, batch: Batch, file: BinaryIO) -> None:
+    assert batch.labels is not None
+    rows = len(batch.sample_ids)
     columns: list[pa.Array] = []
     for number, name in enumerate(work.slots):
-        keys = batch.slots[name].keys.reshape(rows, work.keys_per_slot)  # type: ignore[attr-defined]
+        keys = batch.slots[name].keys.reshape(rows, work.keys_per_slot)
         columns.append(pa.array(np.full(rows, work.keys_per_slot)))
         shifted = keys.astype(np.int64) + 1 + number * SLOT_STRIDE
         columns += [pa.array(np.ascontiguousarray(column)) for column in shifted.T]
-    if work.num_dense:
-        dense = batch.dense.astype(np.float64).round(4)  # type: ignore[attr-defined]
+    if batch.dense is not None:
+        dense = batch.dense.astype(np.float64).round(4)
         columns.append(pa.array(np.full(rows, work.num_dense)))
         columns += [pa.array(np.ascontiguousarray(column)) for column in dense.T]
     columns.append(pa.array(np.ones(rows, dtype=np.int64)))
-    columns.append(pa.array(batch.labels[:, 0].astype(np.int64)))  # type: ignore[attr-defined]
+    columns.append(pa.array(batch.labels[:, 0].astype(np.int64)))
     table = pa.table(columns, names=[str(i) for i in range(len(columns))])
     options = pyarrow.csv.WriteOptions(include_header=False, delimiter=" ")
     pyarrow.csv.write_csv(table, file, options)

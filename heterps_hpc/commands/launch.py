@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from heterps_hpc import history
 from heterps_hpc.cluster import Cluster
@@ -120,11 +120,11 @@ def preview(job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: s
 
 def doctor(need: str) -> ExitCode:
     """Say what works on this machine."""
-    from heterps_hpc.launch.doctor import report
+    from heterps_hpc.launch.doctor import Need, report
 
-    if need not in ("both", "local", "slurm"):
-        raise UserError(f"--need is {need!r}; valid: both, local, slurm")
-    return report(need)  # type: ignore[arg-type]
+    if need not in get_args(Need):
+        raise UserError(f"--need is {need!r}; valid: {', '.join(get_args(Need))}")
+    return report(cast(Need, need))
 
 
 def status(run_dir: Path) -> None:

@@ -125,14 +125,20 @@ def _torch_text(fact: Facts) -> str:
 
 
 def _horovod(fact: Facts) -> Check:
-    """Also says which reducer a stage of several ranks would get."""
+    """Also says which reducer a stage of several ranks would get.
+
+    Runs go on without Horovod, but not with one that was built without MPI: they would choose it.
+    """
     error = fact.get("error_horovod")
     works = bool(fact.get("horovod_mpi"))
-    found = error or f"{fact.get('horovod')} with {fact.get('horovod_parts') or 'nothing'}"
-    reducer = "Horovod" if works else "MPI_Allreduce if you set `train.reducer: mpi`"
+    if error:
+        text = f"{error}; gradients are summed by MPI_Allreduce"
+    else:
+        reducer = "Horovod" if works else "MPI_Allreduce if you set `train.reducer: mpi`"
+        parts = fact.get("horovod_parts") or "nothing"
+        text = f"{fact.get('horovod')} with {parts}; gradients are summed by {reducer}"
     remedy = f"it must be built with MPI; {_SETUP}"
-    text = f"{found}; gradients are summed by {reducer}"
-    return Check("Horovod", text, works, remedy, local=True, slurm=True)
+    return Check("Horovod", text, works, remedy, local=not error, slurm=not error)
 
 
 def _part(fact: Facts, name: str, found: str) -> Check:

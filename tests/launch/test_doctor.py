@@ -56,6 +56,15 @@ def test_the_reducer_is_named(works: bool, reducer: str) -> None:
     assert f"gradients are summed by {reducer}" in found
 
 
+def test_runs_do_without_horovod_but_not_with_a_useless_one() -> None:
+    missing = {**GOOD, "error_horovod": "ImportError: x", "horovod_mpi": None}
+    useless = {**GOOD, "horovod_mpi": False}
+    for facts, stops in ((missing, False), (useless, True)):
+        check = next(c for c in rank_checks([facts] * 2, 2) if c.name == "Horovod")
+        assert not check.ok
+        assert check.local == check.slurm == stops
+
+
 def test_this_machine_can_run_locally() -> None:
     """The environment that runs the tests must pass its own examination."""
     assert [check for check in local_checks() if check.local and not check.ok] == []
