@@ -30,13 +30,14 @@ def _on_cache_line(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     return placed
 
 
-def heterps(w: Workload, threads: int = 1) -> tuple[Step, Callable[[Indices], Any]]:
-    """Our table: 64-bit keys, hashed."""
-    from heterps_hpc.core import Table, TableConfig
+def heterps(w: Workload, inside: int = 1, beside: int = 1) -> tuple[Step, Callable[[Indices], Any]]:
+    """Our table: 64-bit keys, hashed; threads inside each table, or tables beside each other."""
+    from heterps_hpc.core import SideBySide, Table, TableConfig
 
     tables = [
-        Table(TableConfig(dim=w.dim, name=f"slot{s}", threads=threads)) for s in range(w.num_slots)
+        Table(TableConfig(dim=w.dim, name=f"slot{s}", threads=inside)) for s in range(w.num_slots)
     ]
+    side_by_side = SideBySide(beside)
     every = np.arange(w.num_rows).astype(np.uint64) * SPREAD
     for table in tables:
         for keys in np.array_split(every, 50):
@@ -51,13 +52,16 @@ def heterps(w: Workload, threads: int = 1) -> tuple[Step, Callable[[Indices], An
         offsets = np.arange(w.batch_size + 1, dtype=np.int64) * w.keys_per_slot
 
     def step(batch: Any) -> None:
-        handles = [
-            table.pull(keys, offsets, out=out[:, c])
-            for table, keys, c in zip(tables, batch, columns, strict=True)
-        ]
-        for table, handle, c in zip(tables, handles, columns, strict=True):
-            assert handle is not None
-            table.push([handle], [gradient[:, c]], step=0)
+        handles: list[Any] = [None] * w.num_slots
+
+        def pull(s: int) -> None:
+            handles[s] = tables[s].pull(batch[s], offsets, out=out[:, columns[s]])
+
+        def push(s: int) -> None:
+            tables[s].push([handles[s]], [gradient[:, columns[s]]], step=0)
+
+        side_by_side.each(pull, range(w.num_slots))
+        side_by_side.each(push, range(w.num_slots))
 
     return step, lambda batch: [i.astype(np.uint64) * SPREAD for i in batch]
 
@@ -150,7 +154,8 @@ def torch_bags(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
 
 CONTENDERS: dict[str, Callable[[Workload], tuple[Step, Callable[[Indices], Any]]]] = {
     "heterps": heterps,
-    "heterps-2": lambda w: heterps(w, threads=2),
+    "heterps-2": lambda w: heterps(w, beside=2),
+    "heterps-2-inside": lambda w: heterps(w, inside=2),
     "heterps-core1": heterps,
     "limit": limit,
     "fbgemm": fbgemm,

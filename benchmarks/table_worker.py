@@ -18,7 +18,8 @@ def main() -> None:
     name, workload, clock = sys.argv[1:4]
     now = time.process_time if clock == "cpu" else time.perf_counter
     cores = sorted(os.sched_getaffinity(0))
-    uses = {"heterps-2": cores[:2], "heterps-core1": cores[1:2]}
+    two = cores[:2]
+    uses = {"heterps-2": two, "heterps-2-inside": two, "heterps-core1": cores[1:2]}
     os.sched_setaffinity(0, uses.get(name, cores[:1]))
     w = WORKLOADS[workload]
     step, prepare = CONTENDERS[name](w)

@@ -115,7 +115,7 @@ class TableOptions(Value):
     evict_every: Positive = 1000
     hot_bytes: Positive | None = None
     spill_dir: Path | None = None
-    threads: Positive = 1
+    threads: Positive | None = None  # as many as the rank has cores
     on_nonfinite: Literal["refuse", "skip"] = "refuse"
 
     @model_validator(mode="after")

@@ -3,11 +3,13 @@
 from heterps_hpc.core._core import SpillError
 from heterps_hpc.core.config import TableConfig
 from heterps_hpc.core.hashing import hash64, partition_of
+from heterps_hpc.core.side_by_side import SideBySide
 from heterps_hpc.core.table import Pulled, Rows, Snapshot, Table
 
 __all__ = [
     "Pulled",
     "Rows",
+    "SideBySide",
     "Snapshot",
     "SpillError",
     "Table",

@@ -8,6 +8,7 @@ step is nobody's in particular: reading, packing, bookkeeping.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -57,9 +58,11 @@ class LayerTimes:
         modules.backward = timed_backward  # type: ignore[method-assign]
 
     def watch_tables(self, shards: TableShards, layer_of_table: dict[str, str]) -> None:
-        """Time pulls and pushes of every table."""
+        """Time pulls and pushes of every table; of several at once each has its share."""
+        share = 1 / shards.side_by_side.num_threads
         for name, table in shards.tables.items():
-            shards.tables[name] = _TimedTable(table, self.seconds, layer_of_table[name])  # type: ignore[assignment]
+            timed = _TimedTable(table, self.seconds, layer_of_table[name], share)
+            shards.tables[name] = timed  # type: ignore[assignment]
 
     def _end_backward(self) -> None:
         """A backward pass is over: what ran since the last gradient belongs to its layer."""
@@ -82,10 +85,15 @@ class LayerTimes:
 class _TimedTable:
     """A table whose pulls and pushes are timed; everything else is passed on."""
 
-    def __init__(self, table: Any, seconds: defaultdict[str, float], layer: str) -> None:
+    _adding = threading.Lock()  # tables that are worked on at once may belong to one layer
+
+    def __init__(
+        self, table: Any, seconds: defaultdict[str, float], layer: str, share: float
+    ) -> None:
         self._table = table
         self._seconds = seconds
         self._layer = layer
+        self._share = share
 
     def pull(self, *arguments: Any, **options: Any) -> Any:
         """Timed."""
@@ -103,4 +111,6 @@ class _TimedTable:
         try:
             return call(*arguments, **options)
         finally:
-            self._seconds[self._layer] += time.perf_counter() - began
+            took = time.perf_counter() - began
+            with self._adding:
+                self._seconds[self._layer] += self._share * took

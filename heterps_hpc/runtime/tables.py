@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.config import Job
-from heterps_hpc.core import Table, TableConfig
+from heterps_hpc.core import SideBySide, Table, TableConfig
 from heterps_hpc.dataset import Batch, Dataset, Keys
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import Lookup, Model, NegativeSlot
@@ -38,7 +38,7 @@ class Pulled:
 
 
 def table_config(
-    model: Model, name: str, job: Job, spill_suffix: str, num_held: int = 1
+    model: Model, name: str, job: Job, spill_suffix: str, num_held: int = 1, threads: int = 1
 ) -> TableConfig:
     """How one table learns, from the job; a rank's tables share its budget of hot bytes."""
     spec = model.table(name)
@@ -62,7 +62,7 @@ def table_config(
         init_scale=spec.init_scale,
         dtype="float64" if job.train.precision == "float64" else "float32",
         num_partitions=options.num_partitions,
-        threads=options.threads,
+        threads=threads,
         admission=options.admit_after,
         sketch_bytes=options.sketch_bytes,
         counters=options.counters,
@@ -87,15 +87,23 @@ class TableShards:
         self._seed = job.train.seed
         self._dtype = np.float64 if job.train.precision == "float64" else np.float32
         self.counters = job.train.tables.counters
+        held = entry.partitions()
+        cores = layout.components[entry.component].cores_per_rank
+        inside, beside = deal_threads(job.train.tables.threads or cores, len(held))
+        self.side_by_side = SideBySide(beside)
         self.tables: dict[str, Table] = {
             name: Table(
-                table_config(model, name, job, f"rank{entry.rank}", len(entry.partitions())),
-                partitions=held,
+                table_config(model, name, job, f"rank{entry.rank}", len(held), inside),
+                partitions=partitions,
             )
-            for name, held in entry.partitions().items()
+            for name, partitions in held.items()
         }
         self.has_tiers = job.train.tables.hot_bytes is not None
         self.lookups = [lookup for lookup in model.lookups if lookup.table in self.tables]
+        self._readers = {
+            name: [lookup for lookup in self.lookups if lookup.table == name]
+            for name in self.tables
+        }
         self._candidates = {
             negative.name: distinct_keys(dataset.key_sample(negative.source))
             for negative in model.negatives
@@ -126,24 +134,19 @@ class TableShards:
         `absent` are keys that had no row when this batch was pulled before, as they were not
         admitted yet.
         """
-        handles = {}
         drawn: dict[str, Keys] = {}
-        for lookup in self.lookups:
-            keys = self._keys(lookup, batch, drawn)
-            table = self.tables[lookup.table]
-            kept_out = None if absent is None else absent.get(lookup)
-            if lookup.pooling == "none":
-                handles[lookup] = _pull_sequence(table, lookup, keys, out[lookup], train, kept_out)
-            else:
-                handles[lookup] = table.pull(
-                    keys.keys,
-                    keys.offsets,
-                    weights=keys.weights,
-                    pooling=lookup.pooling,
-                    out=out[lookup],
-                    train=train,
-                    absent=kept_out,
+        keys = {lookup: self._keys(lookup, batch, drawn) for lookup in self.lookups}
+        found: dict[Lookup, Any] = {}
+
+        def pull_table(name: str) -> None:
+            for lookup in self._readers[name]:
+                kept_out = None if absent is None else absent.get(lookup)
+                found[lookup] = _pull(
+                    self.tables[name], lookup, keys[lookup], out[lookup], train, kept_out
                 )
+
+        self.side_by_side.each(pull_table, self.tables)
+        handles = {lookup: found[lookup] for lookup in self.lookups}
         clicks = None
         if train and self.counters and batch.labels is not None:
             clicks = np.ascontiguousarray(batch.labels[:, 0])
@@ -153,19 +156,21 @@ class TableShards:
         self, pulled: Pulled, gradients: Mapping[Lookup, Matrix], step: int, lr: float
     ) -> None:
         """One optimizer step of every row that the batch touched."""
-        for name, table in self.tables.items():
-            lookups = [lookup for lookup in self.lookups if lookup.table == name]
-            parts = [_gradient_rows(lookup, gradients[lookup], table) for lookup in lookups]
+
+        def push_table(name: str) -> None:
+            lookups = self._readers[name]
             clicks = None
             if pulled.clicks is not None:
                 clicks = [_repeat_clicks(lookup, pulled.clicks) for lookup in lookups]
-            table.push(
+            self.tables[name].push(
                 [pulled.handles[lookup] for lookup in lookups],
-                parts,
+                [_gradient_rows(lookup, gradients[lookup]) for lookup in lookups],
                 step=step,
                 lr=lr,
                 clicks=clicks,
             )
+
+        self.side_by_side.each(push_table, self.tables)
 
     def discard(self, pulled: Pulled) -> None:
         """Drop a pull whose gradients will not come."""
@@ -208,6 +213,30 @@ class TableShards:
         return Keys(keys.reshape(-1), offsets, None)
 
 
+def deal_threads(num_threads: int, num_tables: int) -> tuple[int, int]:
+    """(inside each table, tables at once): every thread that works on tables of its own has two or
+    more, for they differ in work; where there are too few, all work on one table after the other.
+    """
+    beside = min(num_threads, num_tables // 2)
+    return (1, beside) if beside > 1 else (num_threads, 1)
+
+
+def _pull(
+    table: Table, lookup: Lookup, keys: Keys, out: Matrix, train: bool, absent: KeyList | None
+) -> Any:
+    if lookup.pooling == "none":
+        return _pull_sequence(table, lookup, keys, out, train, absent)
+    return table.pull(
+        keys.keys,
+        keys.offsets,
+        weights=keys.weights,
+        pooling=lookup.pooling,
+        out=out,
+        train=train,
+        absent=absent,
+    )
+
+
 def _pull_sequence(
     table: Table, lookup: Lookup, keys: Keys, out: Matrix, train: bool, absent: KeyList | None
 ) -> Any:
@@ -239,7 +268,7 @@ def _pull_sequence(
     return handle
 
 
-def _gradient_rows(lookup: Lookup, gradient: Matrix, table: Table) -> Matrix:
+def _gradient_rows(lookup: Lookup, gradient: Matrix) -> Matrix:
     if lookup.pooling != "none":
         return gradient
     return np.ascontiguousarray(gradient).reshape(len(gradient) * lookup.max_keys, -1)

@@ -94,6 +94,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "schedule": {"kind": "cosine", "warmup_steps": 3},
         },
         "reducer": "horovod",
+        "tables": {"num_partitions": NUM_PARTITIONS, "threads": 2},
     },
     "clip": {
         "sparse": {

@@ -1,0 +1,37 @@
+"""Threads that work on several tables at once.
+
+A rank has many tables and each has a lock of its own, so two threads on two tables wait for nobody;
+two threads inside one table must meet in every phase of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class SideBySide:
+    """Works off lists with some threads; what they call must let go of the interpreter's lock."""
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._helpers = ThreadPoolExecutor(max(1, num_threads - 1), "heterps-tables")
+
+    def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
+        """Call it for every item. When all calls have ended, the first error is raised."""
+        waiting = iter(list(items))  # taking the next item of a list is one step to Python
+
+        def work_off() -> None:
+            for item in waiting:
+                work(item)
+
+        helpers = [self._helpers.submit(work_off) for _ in range(self.num_threads - 1)]
+        try:
+            work_off()
+        finally:
+            wait(helpers)
+        for helper in helpers:
+            helper.result()
