@@ -89,14 +89,32 @@ class Contents:
             yield dict(zip(columns, blocks, strict=True))
 
     def num_rows(self, table: str, partitions: Iterable[int]) -> int:
-        """How many rows these partitions have, in files that are as large as the manifest says:
-        no memory is made ready for rows that are not there."""
+        """How many rows these partitions have: keys with vectors, in files that are as large as the
+        manifest says. So no memory is made ready for rows that are not there."""
         total = 0
         for partition in partitions:
-            for name, (place, segment) in self.columns(table, partition).items():
-                if name == "keys":
-                    self.reader(place.shard)
-                    total += segment.num_rows
+            columns = self.columns(table, partition)
+            if "keys" not in columns:
+                raise DamagedCheckpoint(
+                    f"{self.checkpoint.path}: partition {partition} of table {table!r} is missing"
+                )
+            keys, segment = columns["keys"]
+            if segment.num_rows == 0:
+                continue
+            vectors, described = columns.get("vectors", columns["keys"])
+            width = self.checkpoint.manifest.tables[table].dim
+            if (
+                (keys.array.dtype, len(keys.array.shape)) != ("uint64", 1)
+                or vectors.array.shape[1:] != (width,)
+                or described.num_rows != segment.num_rows
+            ):
+                raise DamagedCheckpoint(
+                    f"{self.checkpoint.path}: partition {partition} of table {table!r} has no "
+                    f"vector of {width} numbers for each of its keys"
+                )
+            for place in (keys, vectors):
+                self.reader(place.shard)
+            total += segment.num_rows
         return total
 
     def extra(self, table: str, partition: int) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -172,12 +172,14 @@ class Table:
         """
         self._core.reserve(num_rows)
         thread = threading.Thread(target=self._core.touch_reserved, name="heterps-room")
-        thread.start()
+        with suppress(RuntimeError):  # no more threads to be had: loading touches it then
+            thread.start()
         try:
             yield
         finally:
             self._core.stop_touching()
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
     def load(self, partition: int, rows: Rows) -> None:
         """Put saved rows back; a row that exists is overwritten."""

@@ -127,18 +127,20 @@ def _torch_text(fact: Facts) -> str:
 def _horovod(fact: Facts) -> Check:
     """Also says which reducer a stage of several ranks would get.
 
-    Runs go on without Horovod, but not with one that was built without MPI: they would choose it.
+    Runs go on without one that can be imported, but not with one that fails later or was built
+    without MPI: they would choose it.
     """
-    error = fact.get("error_horovod")
+    error = str(fact.get("error_horovod") or "")
     works = bool(fact.get("horovod_mpi"))
-    if error:
+    missing = error.startswith(("ImportError", "ModuleNotFoundError"))
+    if missing:
         text = f"{error}; gradients are summed by MPI_Allreduce"
     else:
         reducer = "Horovod" if works else "MPI_Allreduce if you set `train.reducer: mpi`"
-        parts = fact.get("horovod_parts") or "nothing"
-        text = f"{fact.get('horovod')} with {parts}; gradients are summed by {reducer}"
+        parts = f"{fact.get('horovod')} with {fact.get('horovod_parts') or 'nothing'}"
+        text = f"{error or parts}; gradients are summed by {reducer}"
     remedy = f"it must be built with MPI; {_SETUP}"
-    return Check("Horovod", text, works, remedy, local=not error, slurm=not error)
+    return Check("Horovod", text, works, remedy, local=not missing, slurm=not missing)
 
 
 def _part(fact: Facts, name: str, found: str) -> Check:

@@ -12,7 +12,7 @@ from heterps_hpc.exit_codes import ExitCode
 
 # An abort can overtake what a rank said just before it: without this pause, MPICH's mpirun ended
 # without the line in 6 of 40 runs with a wrong layout.
-_SECONDS_FOR_LAST_WORDS = 1.0
+SECONDS_FOR_LAST_WORDS = 1.0
 _SECONDS_FOR_RANK_0 = 3.0
 
 
@@ -21,12 +21,7 @@ def end_world(comm: MPI.Intracomm, code: ExitCode, reason: str) -> NoReturn:
     if code == ExitCode.USER_ERROR and comm.rank != 0:
         time.sleep(_SECONDS_FOR_RANK_0)  # most such errors are everyone's: let one rank speak
     sys.stderr.write(f"heterps: {reason}\n")
-    end_ranks(comm, code)
-
-
-def end_ranks(comm: MPI.Intracomm, code: ExitCode) -> NoReturn:
-    """End all ranks, once the launcher has passed on what this one said."""
     sys.stderr.flush()
-    time.sleep(_SECONDS_FOR_LAST_WORDS)
+    time.sleep(SECONDS_FOR_LAST_WORDS)
     comm.Abort(int(code))
     raise SystemExit(int(code))

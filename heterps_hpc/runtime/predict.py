@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 
 import h5py
@@ -42,6 +43,9 @@ def main(arguments: list[str]) -> int:
         predict(MPI.COMM_WORLD, directory)
     except UserError as error:
         end_world(MPI.COMM_WORLD, ExitCode.USER_ERROR, str(error))
+    except Exception as error:
+        traceback.print_exc()
+        end_world(MPI.COMM_WORLD, ExitCode.RANK_FAILED, f"{type(error).__name__}: {error}")
     return int(ExitCode.DONE)
 
 

@@ -47,6 +47,7 @@ def horovod_facts() -> Facts:
     """Horovod, and what it was built with."""
     import horovod
     import horovod.torch as hvd
+    from horovod.torch import init  # noqa: F401  (as the reducer does)
 
     parts = {"MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built(), "Gloo": hvd.gloo_built()}
     return {

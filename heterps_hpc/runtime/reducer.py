@@ -58,9 +58,10 @@ class HorovodReducer:
     def __init__(self, comm: MPI.Intracomm) -> None:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_cycle_milliseconds()))
         import horovod.torch as hvd
+        from horovod.torch import init  # missing, not hvd: one that was built without torch
 
         self._hvd = hvd
-        hvd.init(comm=comm)
+        init(comm=comm)
         self._handle: int | None = None
 
     def start(self, flat: torch.Tensor) -> None:

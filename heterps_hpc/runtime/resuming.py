@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint
 from heterps_hpc.core import Rows, Table
+from heterps_hpc.errors import UserError
 from heterps_hpc.model import Lookup
 from heterps_hpc.runtime.capture import ABSENT, COUNT, STATE, lookup_name, table_facts
 from heterps_hpc.runtime.matching import check_match
@@ -40,30 +41,32 @@ def resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 
 def load_table(contents: Contents, name: str, table: Table, tick: Callable[[], None]) -> None:
-    """The rows of all partitions that a table holds; `tick` is called after each."""
+    """The rows of all partitions that a table holds; `tick` is called before each."""
     facts = contents.checkpoint.manifest.tables.get(name)
     if facts != table_facts(table):
         raise DamagedCheckpoint(
             f"{contents.checkpoint.path}: table {name!r} is {facts}, here {table_facts(table)}"
         )
-    with table.room_for(contents.num_rows(name, table.partitions)):
-        for partition in table.partitions:
-            try:
-                _load_partition(contents, name, table, partition)
+    num_rows = contents.num_rows(name, table.partitions)
+    try:
+        with table.room_for(num_rows):
+            for partition in table.partitions:
                 tick()
-            except DamagedCheckpoint:
-                raise
-            except (KeyError, ValueError) as error:  # the core checks what it loads
-                raise DamagedCheckpoint(
-                    f"{contents.checkpoint.path}: table {name!r} cannot be loaded: {error}"
-                ) from error
+                _load_partition(contents, name, table, partition)
+    except DamagedCheckpoint:
+        raise
+    except (KeyError, ValueError) as error:  # the core checks what it loads
+        raise DamagedCheckpoint(
+            f"{contents.checkpoint.path}: table {name!r} cannot be loaded: {error}"
+        ) from error
+    except MemoryError as error:
+        raise UserError(
+            f"{contents.checkpoint.path}: no memory for {num_rows} rows of table {name!r} on this "
+            "rank; use more sparse ranks, or keep rows on disk (train.tables.hot_bytes)"
+        ) from error
 
 
 def _load_partition(contents: Contents, name: str, table: Table, partition: int) -> None:
-    if "keys" not in contents.columns(name, partition):
-        raise DamagedCheckpoint(
-            f"{contents.checkpoint.path}: partition {partition} of table {name!r} is missing"
-        )
     for columns in contents.rows(name, partition):
         table.load(partition, as_rows(columns, table))
     extra = contents.extra(name, partition)

@@ -7,6 +7,8 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,7 +21,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_beats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.ending import end_ranks
+from heterps_hpc.runtime.ending import SECONDS_FOR_LAST_WORDS
 from heterps_hpc.runtime.heart import Hearts
 from heterps_hpc.runtime.stopwatch import Stopwatch
 
@@ -27,6 +29,15 @@ log = logging.getLogger(__name__)
 
 _SECONDS_FOR_STACKS = 3.0  # other ranks notice within a tick or two
 _SECONDS_FOR_REPORT = 20.0  # then we stop even if the rank that reports is gone
+
+
+@contextmanager
+def _whatever_the_disk_says() -> Iterator[None]:
+    """A full disk can be why nothing moves; it must not keep us from saying so and ending."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("not written: %s", error)
 
 
 class Watch:
@@ -87,16 +98,19 @@ class Watch:
         if since == self._reported_since:
             return
         self._reported_since = since
-        self._hearts.write()
-        self._dump_stacks()
+        with _whatever_the_disk_says():
+            self._hearts.write()
+            self._dump_stacks()
         if self._is_reporter():
             self._over.wait(_SECONDS_FOR_STACKS)
             self._report()
         else:
             self._over.wait(_SECONDS_FOR_REPORT)
-        if self._spec.on_stall == "stop" and not self._over.is_set():
+        if self._spec.on_stall != "stop" or self._over.wait(SECONDS_FOR_LAST_WORDS):
+            return
+        with _whatever_the_disk_says():
             history.record(self._run_dir, "rank_end", rank=self._rank, code=int(ExitCode.STALLED))
-            end_ranks(MPI.COMM_WORLD, ExitCode.STALLED)
+        MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
 
     def _is_reporter(self) -> bool:
         """One rank speaks for all: the first whose heart beats."""
@@ -108,9 +122,10 @@ class Watch:
     def _report(self) -> None:
         lines = describe_all(self._run_dir)
         report = self._run_dir.logs / f"stall-{self._stopwatch.step:09d}.txt"
-        report.write_text("\n".join([*lines, "", self._all_stacks()]), encoding="utf-8")
         what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
-        history.record(self._run_dir, "stall", step=self._stopwatch.step, ranks=lines)
+        with _whatever_the_disk_says():
+            report.write_text("\n".join([*lines, "", self._all_stacks()]), encoding="utf-8")
+            history.record(self._run_dir, "stall", step=self._stopwatch.step, ranks=lines)
         log.error("%s\n%s", what, "\n".join(lines))
         sys.stderr.write("\n".join([f"heterps: {what}", *lines]) + "\n")
         sys.stderr.flush()

@@ -102,6 +102,30 @@ def test_a_lost_partition_is_told(tmp_path: Path) -> None:
     assert "3 of its 6 partitions" in problems[0]
 
 
+@pytest.mark.parametrize("claim", ["keys of one byte", "no vectors", "narrow vectors"])
+def test_rows_are_counted_only_where_they_can_be(tmp_path: Path, claim: str) -> None:
+    """Memory is made ready for as many rows as are counted, before any of them is read."""
+    checkpoint = make_checkpoint(tmp_path)
+    with Contents(checkpoint) as contents:
+        assert contents.num_rows("user", range(NUM_PARTITIONS)) == 60
+    path = checkpoint.path / "manifest.json"
+    facts = json.loads(path.read_text())
+    for shard in facts["shards"]:
+        arrays = {a["column"]: a for a in shard["arrays"] if a["name"] == "user"}
+        if claim == "keys of one byte":
+            arrays["keys"]["dtype"] = "uint8"
+        elif claim == "no vectors":
+            shard["arrays"].remove(arrays["vectors"])
+        else:
+            arrays["vectors"]["shape"][1] = 1
+    path.write_text(json.dumps(facts))
+    with (
+        Contents(Checkpoint.open(checkpoint.path)) as contents,
+        pytest.raises(DamagedCheckpoint, match="no vector of 4 numbers for each of its keys"),
+    ):
+        contents.num_rows("user", range(NUM_PARTITIONS))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

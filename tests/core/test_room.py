@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from heterps_hpc.core import Table, TableConfig
@@ -68,13 +70,47 @@ def test_no_more_index_than_growth_would_have_made(trained: Table) -> None:
     assert roomy.memory_bytes() <= 1.2 * plain.memory_bytes()
 
 
-def test_rows_on_disk_get_no_room_in_memory(trained: Table, tmp_path: Path) -> None:
+def test_rows_on_disk_are_the_same(trained: Table, tmp_path: Path) -> None:
     tiered = replace(CONFIG, hot_bytes=100_000, spill_path=str(tmp_path / "cold"))
     table = Table(tiered)
     with table.room_for(NUM_ROWS):
         load_all(trained, table)
     assert table_contents(table) == table_contents(trained)
     assert table.stats()["cold"] > NUM_ROWS // 2
+
+
+def memory(kind: str) -> int:
+    """Bytes of this process: `vms` those mapped, `rss` those touched."""
+    found: int = getattr(psutil.Process().memory_info(), kind)
+    return found
+
+
+def test_only_rows_that_stay_in_memory_get_room_there(tmp_path: Path) -> None:
+    def grows(config: TableConfig) -> int:
+        table, before = Table(config), memory("vms")
+        with table.room_for(4_000_000):  # 160 MB of rows, 64 MB of index
+            return memory("vms") - before
+
+    tiered = replace(CONFIG, hot_bytes=100_000, spill_path=str(tmp_path / "cold"))
+    assert grows(CONFIG) > 200e6 > 120e6 > grows(tiered)
+
+
+def test_the_thread_touches_the_room() -> None:
+    table, before = Table(CONFIG), memory("rss")
+    deadline = time.monotonic() + 60
+    with table.room_for(4_000_000):
+        while memory("rss") < before + 200e6 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert memory("rss") > before + 200e6
+
+
+def test_no_room_is_left_unused(trained: Table) -> None:
+    """Whole chunks of blocks: what is loaded asks the system for nothing more."""
+    table = Table(CONFIG)
+    with table.room_for(NUM_ROWS):
+        before = memory("vms")
+        load_all(trained, table)
+        assert memory("vms") - before < 1e6
 
 
 def test_a_table_with_rows_keeps_them(trained: Table) -> None:

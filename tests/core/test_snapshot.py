@@ -138,11 +138,11 @@ def test_a_row_loaded_twice_is_what_came_last(tmp_path: Path, tiers: bool) -> No
     if tiers:
         config = replace(config, hot_bytes=100, spill_path=tmp_path / "spill")
     table = Table(config)
-    keys = np.array([5, 6, 5] * 700, np.uint64)  # more than are loaded at once
-    values = np.arange(2100, dtype=np.float32)
+    keys = np.array([5, 6, 5] * 7000, np.uint64)  # more than are loaded at once
+    values = np.arange(21000, dtype=np.float32)
     table.load(0, Rows(keys, np.stack([values, -values], 1), values[:, None], {}))
     found, vectors, state = table.read(np.array([5, 6], np.uint64))
     assert found.all()
-    assert vectors.tolist() == [[2099, -2099], [2098, -2098]]
-    assert state.tolist() == [[2099], [2098]]
+    assert vectors.tolist() == [[20999, -20999], [20998, -20998]]
+    assert state.tolist() == [[20999], [20998]]
     assert len(table) == table.stats()["loaded"] == 2

@@ -58,8 +58,9 @@ def test_the_reducer_is_named(works: bool, reducer: str) -> None:
 
 def test_runs_do_without_horovod_but_not_with_a_useless_one() -> None:
     missing = {**GOOD, "error_horovod": "ImportError: x", "horovod_mpi": None}
+    broken = {**GOOD, "error_horovod": "AttributeError: x", "horovod_mpi": None}
     useless = {**GOOD, "horovod_mpi": False}
-    for facts, stops in ((missing, False), (useless, True)):
+    for facts, stops in ((missing, False), (broken, True), (useless, True)):
         check = next(c for c in rank_checks([facts] * 2, 2) if c.name == "Horovod")
         assert not check.ok
         assert check.local == check.slurm == stops

@@ -18,16 +18,16 @@ class Arena {
     void* allocate(size_t bytes);
     size_t used_bytes() const { return used_; }
 
-    // Has room for so many bytes without asking the system again. Throws std::bad_alloc.
-    void reserve(size_t bytes);
-    // Touches what reserve() mapped, from the front, until all of it is in memory or `stop` says
-    // so. For another thread, while this one allocates and writes: the system clears fresh memory
-    // when it is first touched, which takes as long as filling it.
     struct Room {
         char* base = nullptr;
         size_t bytes = 0;
     };
+    // Has room for so many bytes without asking the system again. Throws std::bad_alloc.
+    void reserve(size_t bytes);
     Room reserved() const { return reserved_; }
+    // Touches memory from the front, until all of it is there or `stop` says so. For another
+    // thread, while this one allocates and writes: the system clears fresh memory when it is first
+    // touched, which takes as long as filling it.
     static void touch(Room room, const std::atomic<bool>& stop);
 
  private:

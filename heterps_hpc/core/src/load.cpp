@@ -12,8 +12,8 @@ namespace hps {
 namespace {
 
 // The places of some keys in about the order in which the index holds them, equal keys in the order
-// given. A large index has too many pages for the processor to know where all of them are; so it
-// learns of each page once per call, not once per key.
+// given. A large index has too many pages for the processor to know where all of them are; sorted,
+// it must learn of each page once, not once per key.
 class IndexOrder {
  public:
     void sort(const uint64_t* keys, size_t n) {
@@ -66,16 +66,16 @@ void Table::write_row(uint32_t row, const RowArrays& in, size_t i) {
 }
 
 void Table::reserve(uint64_t num_rows) {
-    if (num_rows > kMaxRow) {
-        throw std::invalid_argument("table: room for " + std::to_string(num_rows) +
+    const std::unique_lock lock(mutex_);
+    const size_t held = held_list_.size();
+    const uint64_t in_memory = cold_ ? std::min(num_rows, hot_limit_ * held) : num_rows;
+    if (in_memory > kMaxRow) {
+        throw std::invalid_argument("table: room for " + std::to_string(in_memory) +
                                     " rows, but a shard has at most 2^31; use more shards");
     }
-    const std::unique_lock lock(mutex_);
     if (rows_.size() != 0) return;
     stop_touching_ = false;
-    const uint64_t in_memory =
-        cold_ ? std::min(num_rows, hot_limit_ * held_list_.size()) : num_rows;
-    arena_.reserve(Index::bytes_for(num_rows) + in_memory * layout_.stride);
+    arena_.reserve(Index::bytes_for(num_rows) + rows_.bytes_for(in_memory, held));
     index_.reserve(num_rows);
 }
 

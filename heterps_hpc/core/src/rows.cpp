@@ -90,6 +90,11 @@ void RowStore::release(uint32_t row) {
     --size_;
 }
 
+size_t RowStore::bytes_for(uint64_t num_rows, uint64_t num_partitions) const {
+    const uint64_t with_gaps = num_rows + num_partitions * rows_per_block() / 2;
+    return (((with_gaps + chunk_mask_) >> chunk_shift_) * stride_) << chunk_shift_;
+}
+
 size_t RowStore::bookkeeping_bytes() const {
     size_t bytes = chunks_.capacity() * sizeof(char*) + blocks_.capacity() * sizeof(Block) +
                    partitions_.capacity() * sizeof(Partition);

@@ -79,6 +79,9 @@ class RowStore {
     uint64_t live(uint32_t partition) const { return partitions_[partition].live; }
     uint64_t size() const { return size_; }
     size_t bookkeeping_bytes() const;
+    // What so many rows take up: whole chunks of blocks, of which the last of each partition is
+    // half full.
+    size_t bytes_for(uint64_t num_rows, uint64_t num_partitions) const;
 
  private:
     struct Partition {
