@@ -14,6 +14,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -82,29 +83,26 @@ class Worker:
         self._process.wait()
 
 
-def speeds(
-    workload: str, names: list[str], repeats: int, clock: str, rounds: int
-) -> dict[str, float]:
-    """Keys per second of pull + push, medians of turns.
+Seconds = dict[str, list[list[float]]]  # of each contender, by round and turn
+
+
+def take_turns(workload: str, names: list[str], repeats: int, clock: str, rounds: int) -> Seconds:
+    """Every contender goes through the batches once per turn.
 
     Every round starts its processes anew: on a virtual machine a process keeps for its life the
     memory that the host gave it, and that may be half as fast as what the next one gets.
     """
-    w = WORKLOADS[workload]
-    seconds: dict[str, list[float]] = {n: [] for n in names}
+    seconds: Seconds = {n: [] for n in names}
     for _ in range(rounds):
         with ExitStack() as stack:
             workers = []
             for n in names:
                 python = rival_python() if n in ("fbgemm", "torch") else sys.executable
                 workers.append(stack.enter_context(Worker(n, workload, python, clock)))
-            for turn in range(repeats + 1):
-                for worker in workers:
-                    taken = worker.run()
-                    if turn > 0:
-                        seconds[worker.name].append(taken)
-    keys = w.keys_per_batch * w.num_batches
-    return {n: keys / statistics.median(s) for n, s in seconds.items()}
+            turns = [[worker.run() for worker in workers] for _ in range(repeats + 1)]
+        for n, taken in zip(names, zip(*turns[1:], strict=True), strict=True):
+            seconds[n].append(list(taken))
+    return seconds
 
 
 def speed_twice(workload: str, repeats: int) -> float:
@@ -128,13 +126,21 @@ def compare(report: Report, workload: str, repeats: int, clock: str, rounds: int
     threads = workload == "c" and clock == "wall"
     if threads:
         names += ["heterps-2", "heterps-2-inside"]
-    got = speeds(workload, names, repeats, clock, rounds)
-    title = WORKLOADS[workload].title
+    w = WORKLOADS[workload]
+    seconds = take_turns(workload, names, repeats, clock, rounds)
+    keys = w.keys_per_batch * w.num_batches
+    got = {n: keys / statistics.median(chain(*seconds[n])) for n in names}
+    title = w.title
     for name in names:
         report.add(f"({title}) {name}", got[name] / 1e6, "million keys/s")
     for rival, goal in zip(("fbgemm", "torch"), GOALS[workload], strict=True):
         report.add(f"({workload}) heterps / {rival}", got["heterps"] / got[rival], "x", goal)
     report.add(f"({workload}) heterps / limit", got["heterps"] / got["limit"], "x")
+    pairs = zip(seconds["fbgemm"], seconds["heterps"], strict=True)
+    by_round = [statistics.median(theirs) / statistics.median(ours) for theirs, ours in pairs]
+    report.notes.append(
+        f"({workload}) heterps / fbgemm by rounds: {', '.join(f'{r:.2f}' for r in by_round)}."
+    )
     if threads:
         report.add("(c) 2 threads / 1", got["heterps-2"] / got["heterps"], "x", ">= 1.6")
         inside = got["heterps-2-inside"] / got["heterps"]
