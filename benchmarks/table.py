@@ -212,7 +212,7 @@ def main() -> None:
     repeats = options.repeats or (5 if options.quick else 7)
     for part in chosen:
         if part in WORKLOADS:
-            compare(report, part, repeats, options.clock, 1 if options.quick else 5)
+            compare(report, part, repeats, options.clock, 1 if options.quick else 3)
         elif part == "memory":
             memory(report, 2_000_000 if options.quick else 10_000_000)
         elif part == "growth":
