@@ -21,7 +21,7 @@ class SideBySide:
         self._helpers = ThreadPoolExecutor(max(1, num_threads - 1), "heterps-tables")
 
     def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
-        """Call it for every item. When all calls have ended, the first error is raised."""
+        """Call it for every item. When all calls have ended, an error of one of them is raised."""
         waiting = iter(list(items))  # taking the next item of a list is one step to Python
 
         def work_off() -> None:

@@ -127,8 +127,8 @@ def _torch_text(fact: Facts) -> str:
 def _horovod(fact: Facts) -> Check:
     """Also says which reducer a stage of several ranks would get.
 
-    Runs go on without one that can be imported, but not with one that fails later or was built
-    without MPI: they would choose it.
+    Where it cannot be imported, runs do without it. One that fails later, or was built without MPI,
+    they would choose.
     """
     error = str(fact.get("error_horovod") or "")
     works = bool(fact.get("horovod_mpi"))

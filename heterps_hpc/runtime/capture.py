@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from heterps_hpc.checkpoint import PlannedArray, ShardSpec, ShardWriter, TableFacts
 from heterps_hpc.checkpoint.contents import EXTRA
 from heterps_hpc.checkpoint.manifest import Kind
-from heterps_hpc.core import Table
 from heterps_hpc.core.table import Rows, Snapshot
 from heterps_hpc.model import Lookup
 from heterps_hpc.runtime.stage import StageModules
+from heterps_hpc.runtime.table_rows import table_facts
 from heterps_hpc.runtime.train import Trainer
 
 _ROWS_PER_BLOCK = 65536
@@ -88,17 +88,6 @@ def capture(trainer: Trainer) -> Captured:
 def lookup_name(lookup: Lookup) -> str:
     """A look-up as a word: its slot, its table and what it writes."""
     return json.dumps([lookup.slot, lookup.table, lookup.writes])
-
-
-def table_facts(table: Table) -> TableFacts:
-    """What the rows of a table look like."""
-    config = table.config
-    return TableFacts(
-        dim=config.dim,
-        state_dim=table.state_dim,
-        dtype=config.dtype,
-        optimizer=config.optimizer,
-    )
 
 
 def dense_arrays(modules: StageModules) -> Iterator[tuple[str, str, Array]]:

@@ -46,10 +46,9 @@ def torch_facts() -> Facts:
 def horovod_facts() -> Facts:
     """Horovod, and what it was built with."""
     import horovod
-    import horovod.torch as hvd
-    from horovod.torch import init  # noqa: F401  (as the reducer does)
+    from horovod.torch import gloo_built, mpi_built, nccl_built  # not there if built without torch
 
-    parts = {"MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built(), "Gloo": hvd.gloo_built()}
+    parts = {"MPI": mpi_built(), "NCCL": nccl_built(), "Gloo": gloo_built()}
     return {
         "horovod": horovod.__version__,
         "horovod_parts": ", ".join(name for name, built in parts.items() if built),

@@ -58,7 +58,7 @@ class HorovodReducer:
     def __init__(self, comm: MPI.Intracomm) -> None:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_cycle_milliseconds()))
         import horovod.torch as hvd
-        from horovod.torch import init  # missing, not hvd: one that was built without torch
+        from horovod.torch import init  # not there if Horovod was built without torch
 
         self._hvd = hvd
         init(comm=comm)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from heterps_hpc.checkpoint import Checkpoint, Contents
 from heterps_hpc.core import Rows, Table, partition_of
 from heterps_hpc.errors import UserError
-from heterps_hpc.runtime.capture import table_facts
 from heterps_hpc.runtime.resuming import load_dense
 from heterps_hpc.runtime.stage import StageModules
+from heterps_hpc.runtime.table_rows import table_facts
 from heterps_hpc.runtime.train import Trainer
 
 log = logging.getLogger(__name__)

@@ -103,6 +103,15 @@ def test_the_watch_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
     assert "_one_step" in text
 
 
+def test_a_stall_ends_the_run_though_nothing_can_be_written(data: Path, tmp_path: Path) -> None:
+    watch = {"heartbeat_seconds": 0.4, "stall_seconds": 3.0}
+    run = make_run(tmp_path, data, CASE, watch=watch)
+    outcome = disturb(run, rank=1, at="step", count=6, do="unwritable")
+    assert not outcome.timed_out
+    assert "rank 1 sparse stage 0 on" in outcome.output
+    assert int(ExitCode.STALLED) in {event["code"] for event in events(run, "rank_end")}
+
+
 def test_a_slow_rank_is_reported_and_training_goes_on(data: Path, tmp_path: Path) -> None:
     watch = {"heartbeat_seconds": 0.2, "stall_seconds": 1.0, "on_stall": "report"}
     run = make_run(tmp_path, data, CASE, watch=watch)
