@@ -21,8 +21,8 @@ from heterps_hpc.checkpoint import Checkpoint, Contents, Manifest
 from heterps_hpc.checkpoint.reshard import even_split, reshard
 from heterps_hpc.checkpoint.store import publish
 from heterps_hpc.core import Table, TableConfig
-from heterps_hpc.runtime.capture import Captured, write_shard
-from heterps_hpc.runtime.table_rows import load_table, table_facts
+from heterps_hpc.runtime.state.capture import Captured, write_shard
+from heterps_hpc.runtime.state.table_rows import load_table, table_facts
 
 DIM = 16
 BATCH = 4096

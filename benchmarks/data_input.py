@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from data_prep.synthetic import zipf_ranks
-from heterps_hpc.dataset.mixing import mix64
+from heterps_hpc.counter_rng import mix64
 
 # distinct values of C1 .. C26 in the Kaggle challenge's train.txt
 # fmt: off

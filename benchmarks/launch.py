@@ -40,7 +40,7 @@ RANK = "benchmarks.launch_rank"
 LIMIT_SECONDS = 120.0
 PORT = 26_000 + os.getpid() % 1000
 IMPORTS = {
-    "rank program": "import heterps_hpc.runtime.program",
+    "rank program": "import heterps_hpc.runtime.rank_main",
     "heterps command": "import heterps_hpc.cli",
     "launchers": "import heterps_hpc.launch.local, heterps_hpc.launch.slurm",
 }

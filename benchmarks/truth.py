@@ -25,7 +25,7 @@ from benchmarks.train.rivals import ours
 from benchmarks.train.workload import W1, W2, Workload, ready_data
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import measure
-from heterps_hpc.plan.cost import Choice, StageTable, estimate
+from heterps_hpc.plan.cost_model import Choice, StageTable, estimate
 from heterps_hpc.plan.problem import make_problem
 from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir

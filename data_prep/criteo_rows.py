@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from data_prep import swar
 from data_prep.badrows import BadRow
 from data_prep.hashing import missing_key, slot_base
+from heterps_hpc.counter_rng import mix64
 from heterps_hpc.dataset import Keys, Rows, Schema, SlotSpec
-from heterps_hpc.dataset.mixing import mix64
 
 NUM_INTEGERS = 13
 NUM_CATEGORIES = 26

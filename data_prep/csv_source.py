@@ -17,7 +17,7 @@ from data_prep.text import Lines
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import Rows, Schema
 from heterps_hpc.errors import UserError
-from heterps_hpc.values import nearest
+from heterps_hpc.validation import nearest
 
 
 class CsvSource(TextSource):

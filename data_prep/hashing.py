@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from heterps_hpc.dataset.mixing import mix64
+from heterps_hpc.counter_rng import mix64
 
 UInt64s = NDArray[np.uint64]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from heterps_hpc.dataset import Compression
-from heterps_hpc.dataset.shard import BLOCK_ROWS
+from heterps_hpc.dataset.write.shard_writer import BLOCK_ROWS
 from heterps_hpc.errors import UserError
 
 PARTS = ("train", "valid", "test")

@@ -15,7 +15,7 @@ from data_prep.source import Block, Segment, Task
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import Schema
 from heterps_hpc.errors import UserError
-from heterps_hpc.values import nearest
+from heterps_hpc.validation import nearest
 
 _BATCH_ROWS = 65_536
 

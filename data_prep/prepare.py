@@ -16,10 +16,10 @@ from data_prep.pool import Meter, run_tasks
 from data_prep.source import Segment, Source, Task
 from data_prep.split import Split, cut_fractions
 from data_prep.workplace import Done, Workplace
+from heterps_hpc.counter_rng import seed_of
 from heterps_hpc.dataset import Manifest
-from heterps_hpc.dataset.mixing import seed_of
-from heterps_hpc.dataset.shard import ShardOptions, ShardStats, ShardWriter
-from heterps_hpc.dataset.writer import finish, merge_stats, refuse_existing
+from heterps_hpc.dataset.write.shard_writer import ShardOptions, ShardStats, ShardWriter
+from heterps_hpc.dataset.write.writer import finish, merge_stats, refuse_existing
 from heterps_hpc.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from data_prep.hashing import keys_of_integers, keys_of_texts, missing_key
 from heterps_hpc.dataset import Keys, Rows, Schema, SlotSpec, offsets_of
-from heterps_hpc.values import Value
+from heterps_hpc.validation import Value
 
 UInt64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.options import PARTS, Options
-from heterps_hpc.dataset.mixing import random_bits, seed_of
+from heterps_hpc.counter_rng import random_bits, seed_of
 
 Int64s = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc.dataset.sketch import KeySample
+from heterps_hpc.dataset.write.sketch import KeySample
 
 _SAMPLE_SIZE = 1 << 20
 

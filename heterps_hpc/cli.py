@@ -161,7 +161,7 @@ def prepare(
     import importlib
 
     from data_prep import SOURCES
-    from heterps_hpc.values import nearest
+    from heterps_hpc.validation import nearest
 
     if source not in SOURCES:
         raise UserError(f"no source {source!r}; {nearest(source, list(SOURCES))}")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from heterps_hpc.errors import UserError
-from heterps_hpc.values import Value, nearest
+from heterps_hpc.validation import Value, nearest
 
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]

@@ -1,6 +1,7 @@
 """Heartbeats: what each rank was doing when it was last heard of, one small file per node.
 
-Ranks write them (heterps_hpc.runtime.watch); launchers, `heterps status` and people read them.
+Ranks write them (heterps_hpc.runtime.health.watchdog); launchers, `heterps status` and people
+read them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import Field
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.values import Value
+from heterps_hpc.validation import Value
 
 SILENT_FACTOR = 4.0  # heartbeats that may fail to come before a rank counts as silent
 

@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Field, model_validator
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
-from heterps_hpc.rows import split_rows
-from heterps_hpc.values import Value
+from heterps_hpc.row_ranges import split_rows
+from heterps_hpc.validation import Value
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]

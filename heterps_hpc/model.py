@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from heterps_hpc.errors import UserError
-from heterps_hpc.values import nearest
+from heterps_hpc.validation import nearest
 
 DATA_TENSORS = ("dense", "label", "weight")
 LENGTH_PREFIX = "length:"

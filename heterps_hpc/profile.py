@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from heterps_hpc.cluster import Link
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
-from heterps_hpc.values import Value
+from heterps_hpc.validation import Value
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegativeFloat = Annotated[float, Field(ge=0)]

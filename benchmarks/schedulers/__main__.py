@@ -20,12 +20,12 @@ from rich.table import Table
 from benchmarks.record import Report, standard_options
 from benchmarks.schedulers.plots import plot
 from benchmarks.schedulers.questions import MODELS, ctrdnn, question
-from heterps_hpc.plan.cost import StageTable, estimate
-from heterps_hpc.plan.exact import Solution, solve
+from heterps_hpc.plan.cost_model import StageTable, estimate
+from heterps_hpc.plan.exact.solver import Solution, solve
 from heterps_hpc.plan.policy import reinforce
 from heterps_hpc.plan.provision import provision, static_ratio, static_server_ratio
 from heterps_hpc.plan.schedulers import SCHEDULERS
-from heterps_hpc.plan.score import Scorer
+from heterps_hpc.plan.scorer import Scorer
 from heterps_hpc.plan.search import Budget, Found
 
 CERTIFIED = ("exact", "brute-force")

@@ -10,11 +10,11 @@ from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Schema, SlotSpec
 from heterps_hpc.models import build_model
-from heterps_hpc.plan.cost import StageTable
+from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.problem import make_problem
-from heterps_hpc.plan.sheets import profile_from_sheets
 from heterps_hpc.profile import Profile
-from heterps_hpc.runtime.facts import layer_facts, table_facts, tensor_facts
+from heterps_hpc.profiling.data_sheets import profile_from_sheets
+from heterps_hpc.runtime.measure.model_info import layer_facts, table_facts, tensor_facts
 from heterps_hpc.runtime.shapes import tensor_shapes
 
 BATCH_SIZE = 4096

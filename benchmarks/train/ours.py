@@ -23,7 +23,7 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.layout import Layout, Stage, bind_plan
 from heterps_hpc.models import build_model
-from heterps_hpc.runtime.train import Trainer
+from heterps_hpc.runtime.training import Trainer
 
 
 def make_job(work: Workload, data: Path, micro_batches: int, staleness: int) -> Job:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from benchmarks.train.ours import make_job, make_layout
 from benchmarks.train.workload import Workload
-from heterps_hpc.runtime.train import Trainer
+from heterps_hpc.runtime.training import Trainer
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from heterps_hpc.errors import UserError
-from heterps_hpc.values import Value
+from heterps_hpc.validation import Value
 
 FORMAT: Literal["heterps-checkpoint"] = "heterps-checkpoint"
 VERSION: Literal[1] = 1

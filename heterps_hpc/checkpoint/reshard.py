@@ -18,7 +18,7 @@ from heterps_hpc.checkpoint.shardwriter import PlannedArray, ShardWriter
 from heterps_hpc.checkpoint.store import Checkpoint, publish, shard_name
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
-from heterps_hpc.rows import split_rows
+from heterps_hpc.row_ranges import split_rows
 
 Partitions = Mapping[str, Sequence[int]]  # per table
 

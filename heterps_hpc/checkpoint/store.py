@@ -18,7 +18,7 @@ from pathlib import Path
 from heterps_hpc.checkpoint.manifest import MANIFEST_FILE, Manifest
 from heterps_hpc.checkpoint.shardwriter import sync_directory
 from heterps_hpc.errors import UserError
-from heterps_hpc.values import write_atomically
+from heterps_hpc.validation import write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ def launch_local(
     """Run the ranks on this machine and wait for them, with live progress."""
     from heterps_hpc.commands.plan import plan
     from heterps_hpc.launch import local
-    from heterps_hpc.launch.restart import local_room, run_with_restarts
+    from heterps_hpc.launch.restart_policy import local_room, run_with_restarts
 
     refuse_mixing(directory, resume)
     history.record(directory, "launch", launcher="mpirun", num_ranks=layout.num_ranks)
@@ -60,7 +60,7 @@ def launch_slurm(
     """
     from heterps_hpc.commands.plan import plan
     from heterps_hpc.launch import slurm
-    from heterps_hpc.launch.restart import fits, slurm_room, smaller
+    from heterps_hpc.launch.restart_policy import fits, slurm_room, smaller
 
     refuse_mixing(directory, resume)
     if not wait:
@@ -80,7 +80,7 @@ def launch_slurm(
 
 def _submit_and_follow(job: Job, cluster: Cluster, layout: Layout, directory: RunDir) -> ExitCode:
     from heterps_hpc.launch import slurm
-    from heterps_hpc.launch.restart import fits, slurm_room
+    from heterps_hpc.launch.restart_policy import fits, slurm_room
 
     job_id = slurm.submit(directory.path, layout, cluster, job)
     log.info("job %d: submitted %s", job_id, directory.script)

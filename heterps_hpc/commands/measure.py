@@ -14,17 +14,17 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.fit import fit_profile
 from heterps_hpc.layout import Layout, Stage, bind_plan
-from heterps_hpc.measured import Measured, MeasuredLinks
 from heterps_hpc.model import Model
 from heterps_hpc.profile import Profile
+from heterps_hpc.profiling.fit import fit_profile
+from heterps_hpc.profiling.measurement import Measured, MeasuredLinks
 from heterps_hpc.rundir import RunDir
 
 log = logging.getLogger(__name__)
 
-PROGRAM = "heterps_hpc.runtime.measure"
-LINKS_PROGRAM = "heterps_hpc.runtime.measure_links"
+PROGRAM = "heterps_hpc.runtime.measure.program"
+LINKS_PROGRAM = "heterps_hpc.runtime.measure.links"
 
 
 def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> Profile:
@@ -67,7 +67,7 @@ def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> P
         between = _links_between(job, cluster, model, measured, run_dir)
         profile = profile.model_copy(update={"links": (*profile.links, *between)})
     if sheets:
-        from heterps_hpc.plan.sheets import profile_from_sheets
+        from heterps_hpc.profiling.data_sheets import profile_from_sheets
 
         profile = profile.merged(profile_from_sheets(profile, sheets))
     return profile

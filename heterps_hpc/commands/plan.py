@@ -14,8 +14,8 @@ from heterps_hpc.rundir import RunDir
 
 def plan(job: Job, cluster: Cluster, run_dir: RunDir, profile_file: Path | None = None) -> Layout:
     """Decide, write layout.json and planning.json, print the table."""
-    from heterps_hpc.plan.make import layout_from, make_plan
-    from heterps_hpc.plan.output import show
+    from heterps_hpc.plan.planner import layout_from, make_plan
+    from heterps_hpc.plan.terminal import show
 
     dataset = ready_data(job)
     model = model_of(job, dataset)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import xxhash
 from pydantic import Field, field_validator, model_validator
 
-from heterps_hpc.values import Value
+from heterps_hpc.validation import Value
 
 FORMAT: Literal["heterps-click-log"] = "heterps-click-log"
 VERSION: Literal[1] = 1

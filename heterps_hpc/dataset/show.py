@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from heterps_hpc.dataset.columns import Keys
-from heterps_hpc.dataset.dataset import Dataset, Verify
 from heterps_hpc.dataset.manifest import Manifest
-from heterps_hpc.dataset.order import Order
-from heterps_hpc.dataset.reader import Batch, Reader
-from heterps_hpc.dataset.window import Want
+from heterps_hpc.dataset.read.dataset import Dataset, Verify
+from heterps_hpc.dataset.read.order import Order
+from heterps_hpc.dataset.read.reader import Batch, Reader
+from heterps_hpc.dataset.read.window import Want
 from heterps_hpc.errors import UserError
 
 _MAX_KEYS_SHOWN = 4

@@ -18,7 +18,7 @@ from typing import Any
 from heterps_hpc.errors import UserError
 from heterps_hpc.launch.mpi import Mpi, find_mpi
 from heterps_hpc.launch.mpi_env import mpi_environment
-from heterps_hpc.launch.ranks import without_launchers
+from heterps_hpc.launch.rank_command import without_launchers
 
 _PROBE_LIMIT_SECONDS = 120.0
 _SETUP = "run `make setup` again"
@@ -45,7 +45,7 @@ def probe_ranks(mpi: Mpi, num_ranks: int = 2) -> list[Facts]:
         command += ["-launcher", "fork"]
     else:
         command += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-    program = [sys.executable, "-m", "mpi4py", "-m", "heterps_hpc.runtime.probe"]
+    program = [sys.executable, "-m", "mpi4py", "-m", "heterps_hpc.runtime.measure.probe"]
     variables = {**mpi_environment(mpi.flavour, "local"), **without_launchers(os.environ)}
     try:
         done = subprocess.run(
@@ -80,7 +80,8 @@ def _ranks() -> list[Check]:
     facts = probe_ranks(mpi)
     launcher = Check("mpirun", f"{mpi.flavour} {mpi.version}, {mpi.mpirun}", True, local=True)
     if not facts:
-        remedy = f"try `{mpi.mpirun} -n 2 {sys.executable} -m mpi4py -m heterps_hpc.runtime.probe`"
+        probe = "-m mpi4py -m heterps_hpc.runtime.measure.probe"
+        remedy = f"try `{mpi.mpirun} -n 2 {sys.executable} {probe}`"
         return [launcher, Check("ranks", "did not start", False, remedy, local=True, slurm=True)]
     return [launcher, *rank_checks(facts, 2)]
 

@@ -18,9 +18,9 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode, outcome
 from heterps_hpc.launch.mpi import Mpi, find_mpi
 from heterps_hpc.launch.mpi_env import mpi_environment
-from heterps_hpc.launch.process import OnLine, ProcessTree
+from heterps_hpc.launch.process_tree import OnLine, ProcessTree
 from heterps_hpc.launch.progress import OnProgress, Progress
-from heterps_hpc.launch.ranks import (
+from heterps_hpc.launch.rank_command import (
     RANK_PROGRAM,
     rank_command,
     thread_environment,

@@ -16,7 +16,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import describe_all
 from heterps_hpc.launch.failure import explain
 from heterps_hpc.launch.progress import Metrics, last_metrics
-from heterps_hpc.launch.slurm.queue import ComponentState, state
+from heterps_hpc.launch.slurm.job_state import ComponentState, state
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 

@@ -14,7 +14,7 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
 from heterps_hpc.models import ctrdnn, matchnet, nce, two_embedding
 from heterps_hpc.models.parameters import Schema
-from heterps_hpc.values import nearest, read_text
+from heterps_hpc.validation import nearest, read_text
 
 BUILT_IN: dict[str, Callable[[dict[str, Any], Schema], Model]] = {
     "ctrdnn": ctrdnn.build,

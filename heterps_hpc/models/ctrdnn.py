@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from heterps_hpc.model import Model, embedding
+from heterps_hpc.models.mlp import bce_loss, hidden_layers, logit
 from heterps_hpc.models.parameters import (
     MlpParameters,
     Positive,
@@ -15,7 +16,6 @@ from heterps_hpc.models.parameters import (
     lookups_of,
     tables_of,
 )
-from heterps_hpc.models.stack import bce_loss, hidden_layers, logit
 
 _DEFAULT_HIDDEN = (256, 128, 64)
 

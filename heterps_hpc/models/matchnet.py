@@ -8,6 +8,7 @@ from pydantic import Field
 
 from heterps_hpc.model import LOSS, SCORE, Layer, Lookup, Model, NegativeSlot, TableSpec, dense
 from heterps_hpc.model import embedding as embed
+from heterps_hpc.models.mlp import fc, hidden_layers
 from heterps_hpc.models.parameters import (
     MlpParameters,
     Positive,
@@ -18,7 +19,6 @@ from heterps_hpc.models.parameters import (
     lookups_of,
     tables_of,
 )
-from heterps_hpc.models.stack import fc, hidden_layers
 
 NEGATIVES = "negative"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from heterps_hpc.model import LOSS, SCORE, Layer, Lookup, Model, NegativeSlot, TableSpec, dense
 from heterps_hpc.model import embedding as embed
+from heterps_hpc.models.mlp import fc, hidden_layers
 from heterps_hpc.models.parameters import (
     MlpParameters,
     Positive,
@@ -20,7 +21,6 @@ from heterps_hpc.models.parameters import (
     lookups_of,
     tables_of,
 )
-from heterps_hpc.models.stack import fc, hidden_layers
 
 NOISE = "noise"
 

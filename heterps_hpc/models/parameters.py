@@ -9,7 +9,7 @@ from pydantic import Field
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Lookup, TableSpec
-from heterps_hpc.values import Value, nearest
+from heterps_hpc.validation import Value, nearest
 
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]

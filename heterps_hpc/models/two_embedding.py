@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from heterps_hpc.model import Model, embedding
+from heterps_hpc.models.mlp import bce_loss, hidden_layers, logit
 from heterps_hpc.models.parameters import (
     MlpParameters,
     Positive,
@@ -18,7 +19,6 @@ from heterps_hpc.models.parameters import (
     lookups_of,
     tables_of,
 )
-from heterps_hpc.models.stack import bce_loss, hidden_layers, logit
 
 _PREFIX = "second."
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Plan
-from heterps_hpc.plan.cost import Choice, StageTable, to_plan
-from heterps_hpc.plan.exact import solve
+from heterps_hpc.plan.cost_model import Choice, StageTable, to_plan
+from heterps_hpc.plan.exact.solver import solve
 from heterps_hpc.plan.problem import Problem
 
 SECONDS_PER_QUESTION = 3.0

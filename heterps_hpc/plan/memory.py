@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heterps_hpc.plan.cost import Choice, StageTable
-from heterps_hpc.values import Value
+from heterps_hpc.plan.cost_model import Choice, StageTable
+from heterps_hpc.validation import Value
 
 
 class MemoryUse(Value):

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from heterps_hpc.plan.cost import StageTable
+from heterps_hpc.plan.baselines import try_greedy, try_heuristic
+from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.problem import Ints, Problem
-from heterps_hpc.plan.rivals import try_greedy, try_heuristic
 from heterps_hpc.plan.search import Budget, Found, Search
 
 NUM_PLACEMENTS = 192  # N

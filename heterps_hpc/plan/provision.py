@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heterps_hpc.plan.cost import Choice, StageTable, batch_seconds, stages_of, within_limits
-from heterps_hpc.plan.exact import Solution, solve
+from heterps_hpc.plan.cost_model import Choice, StageTable, batch_seconds, stages_of, within_limits
+from heterps_hpc.plan.exact.solver import Solution, solve
 
 # The static rules of the paper's comparison, set once for all jobs, as operators do:
 CPU_RANKS_PER_GPU_RANK = 8  # StaRatio, about the cores that a node has for each of its GPUs

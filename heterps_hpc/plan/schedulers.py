@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from heterps_hpc.errors import UserError
-from heterps_hpc.plan import rivals
-from heterps_hpc.plan.cost import StageTable
+from heterps_hpc.plan import baselines
+from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.search import Budget, Found
-from heterps_hpc.values import nearest
+from heterps_hpc.validation import nearest
 
 Scheduler = Callable[[StageTable, Budget], Found]
 
 
 def _rl(table: StageTable, budget: Budget) -> Found:
-    from heterps_hpc.plan.policy import rl  # torch only here, so that rivals plan without it
+    from heterps_hpc.plan.policy import rl  # torch only here, so that baselines plan without it
 
     return rl(table, budget)
 
@@ -28,15 +28,15 @@ def _rl_rnn(table: StageTable, budget: Budget) -> Found:
 SCHEDULERS: dict[str, Scheduler] = {
     "rl": _rl,
     "rl-rnn": _rl_rnn,
-    "exact": rivals.exact,
-    "brute-force": rivals.brute_force,
-    "greedy": rivals.greedy,
-    "genetic": rivals.genetic,
-    "bayesian": rivals.bayesian,
-    "heuristic": rivals.heuristic,
-    "cpu-only": rivals.cpu_only,
-    "gpu-only": rivals.gpu_only,
-    "random": rivals.random,
+    "exact": baselines.exact,
+    "brute-force": baselines.brute_force,
+    "greedy": baselines.greedy,
+    "genetic": baselines.genetic,
+    "bayesian": baselines.bayesian,
+    "heuristic": baselines.heuristic,
+    "cpu-only": baselines.cpu_only,
+    "gpu-only": baselines.gpu_only,
+    "random": baselines.random,
 }
 CHEAP = ("greedy", "heuristic", "cpu-only", "gpu-only")  # milliseconds: run beside every plan
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from heterps_hpc.plan.cost import Choice, StageTable, estimate
+from heterps_hpc.plan.cost_model import Choice, StageTable, estimate
 from heterps_hpc.plan.problem import Floats, Ints
 from heterps_hpc.plan.provision import provision
-from heterps_hpc.plan.score import Scorer
+from heterps_hpc.plan.scorer import Scorer
 
 NEAR = 1.10  # placements scored within this factor of the best are provisioned at once,
 FAR = 100.0  # and these at the end: a score carries a penalty if the quick pass found no plan

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.values import write_atomically
+from heterps_hpc.validation import write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -17,9 +17,9 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.history import Event
 from heterps_hpc.report import (
     charts,
-    nearly,
     phases,
     picture,
+    runners_up,
     spending,
     timeline,
     traffic,
@@ -105,9 +105,9 @@ def _context(run: Run) -> dict[str, Any]:
         "plan": run.layout.plan if run.layout else None,
         "picture": picture.draw(run),
         "estimated": sorted(verdict.estimated_pools(run)),
-        "memory": nearly.stage_memory(run),
+        "memory": runners_up.stage_memory(run),
         "choices": verdict.choices(run),
-        "runners_up": nearly.runners_up(run),
+        "runners_up": runners_up.runners_up(run),
         "floor": run.planning.floor if run.planning else None,
         "searched": _searched(run),
         "stages": stages,

@@ -13,16 +13,22 @@ from heterps_hpc.dataset import Batch
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import LOSS, SCORE, Model
 from heterps_hpc.models.layers import samples
-from heterps_hpc.rows import Range, overlap, replica_ranges
-from heterps_hpc.runtime.assembly import external_tensors, join_messages
+from heterps_hpc.row_ranges import Range, overlap, replica_ranges
+from heterps_hpc.runtime.batches import Feed
 from heterps_hpc.runtime.clock import one_forward_one_backward
-from heterps_hpc.runtime.exchange import Exchange, Lane
-from heterps_hpc.runtime.feed import Feed
-from heterps_hpc.runtime.inlet import Inlet, Ring, Share, is_whole, pack
+from heterps_hpc.runtime.exchange.assembly import external_tensors, join_messages
+from heterps_hpc.runtime.exchange.channel import Inlet, Ring, Share, is_whole, pack
+from heterps_hpc.runtime.exchange.routes import (
+    Route,
+    Shapes,
+    dense_routes,
+    dense_stages,
+    sparse_routes,
+)
+from heterps_hpc.runtime.exchange.transport import Exchange, Lane
+from heterps_hpc.runtime.exchange.wire import Wire
+from heterps_hpc.runtime.health.phase_timer import Stopwatch
 from heterps_hpc.runtime.stage import StageModules
-from heterps_hpc.runtime.stopwatch import Stopwatch
-from heterps_hpc.runtime.wire import Wire
-from heterps_hpc.runtime.wiring import Route, Shapes, dense_routes, dense_stages, sparse_routes
 
 
 @dataclass

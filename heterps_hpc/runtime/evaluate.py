@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from heterps_hpc.dataset import Dataset, Reader
-from heterps_hpc.runtime.exchange import Exchange
+from heterps_hpc.runtime.exchange.transport import Exchange
 from heterps_hpc.runtime.lookahead import LookAhead
+from heterps_hpc.runtime.metrics.training_log import Scored, join_columns, quality
 from heterps_hpc.runtime.parts import Parts
-from heterps_hpc.runtime.progress import Scored, join_columns, quality
 from heterps_hpc.runtime.steps import Steps
 
 _RING = 2

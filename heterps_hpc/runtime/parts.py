@@ -10,18 +10,18 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset, Order, Reader, Want
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LOSS, SCORE, Model
+from heterps_hpc.runtime.batches import want_of
 from heterps_hpc.runtime.dense import DenseRole
-from heterps_hpc.runtime.exchange import Exchange
-from heterps_hpc.runtime.feed import want_of
+from heterps_hpc.runtime.exchange.routes import Shapes, outlets_of
+from heterps_hpc.runtime.exchange.transport import Exchange
+from heterps_hpc.runtime.exchange.wire import Wire, make_wire
+from heterps_hpc.runtime.health.phase_timer import Stopwatch
 from heterps_hpc.runtime.lookahead import LookAhead
 from heterps_hpc.runtime.shapes import tensor_shapes
 from heterps_hpc.runtime.sparse import SparseRole
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.steps import Steps
-from heterps_hpc.runtime.stopwatch import Stopwatch
 from heterps_hpc.runtime.tables import TableShards
-from heterps_hpc.runtime.wire import Wire, make_wire
-from heterps_hpc.runtime.wiring import Shapes, outlets_of
 from heterps_hpc.runtime.world import World
 
 

@@ -27,8 +27,8 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.ending import end_world
 from heterps_hpc.runtime.evaluate import Evaluator
-from heterps_hpc.runtime.resuming import resume
-from heterps_hpc.runtime.train import Trainer
+from heterps_hpc.runtime.state.restore import resume
+from heterps_hpc.runtime.training import Trainer
 
 SCORES_FILE = "scores.h5"
 

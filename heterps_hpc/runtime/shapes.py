@@ -10,7 +10,7 @@ import torch
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, LOSS, SCORE, Layer, Model
-from heterps_hpc.runtime.wiring import embedding_widths
+from heterps_hpc.runtime.exchange.routes import embedding_widths
 
 _ROWS = 3  # any number that is unlikely to be a model's own constant
 

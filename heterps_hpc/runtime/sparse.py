@@ -15,12 +15,12 @@ import torch
 
 from heterps_hpc.dataset import Batch
 from heterps_hpc.model import Lookup
-from heterps_hpc.rows import Range, replica_ranges
-from heterps_hpc.runtime.exchange import Arrival, Exchange, Lane, LocalArrival
-from heterps_hpc.runtime.stopwatch import Stopwatch
+from heterps_hpc.row_ranges import Range, replica_ranges
+from heterps_hpc.runtime.exchange.routes import Outlet
+from heterps_hpc.runtime.exchange.transport import Arrival, Exchange, Lane, LocalArrival
+from heterps_hpc.runtime.exchange.wire import Wire
+from heterps_hpc.runtime.health.phase_timer import Stopwatch
 from heterps_hpc.runtime.tables import KeyList, Matrix, Pulled, TableShards
-from heterps_hpc.runtime.wire import Wire
-from heterps_hpc.runtime.wiring import Outlet
 
 ReplicaRanks = Callable[[int], list[int]]  # stage → world ranks
 

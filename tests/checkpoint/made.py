@@ -19,7 +19,7 @@ from heterps_hpc.checkpoint import (
 )
 from heterps_hpc.checkpoint.store import directory_of, publish, shard_name
 from heterps_hpc.core import partition_of
-from heterps_hpc.rows import split_rows
+from heterps_hpc.row_ranges import split_rows
 
 NUM_PARTITIONS = 6
 TABLES = {"user": 4, "item/'$(x)\" \n": 2}  # table → numbers per row; names may be anything

@@ -17,10 +17,10 @@ from mpi4py import MPI
 from heterps_hpc.checkpoint import Checkpoint, Contents, newest
 from heterps_hpc.checkpoint.verify import verify
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.begin import begin
-from heterps_hpc.runtime.saving import Saver
 from heterps_hpc.runtime.signals import StopFlag
-from heterps_hpc.runtime.train import Trainer
+from heterps_hpc.runtime.state.begin import begin
+from heterps_hpc.runtime.state.saver import Saver
+from heterps_hpc.runtime.training import Trainer
 from heterps_hpc.runtime.votes import GO_ON, STOP
 from tests.equivalence.cases import MODELS, Case
 from tests.faults.runs import different_bits, different_numbers, learned, make_run

@@ -11,7 +11,7 @@ import pytest
 from heterps_hpc.checkpoint import Contents, DamagedCheckpoint
 from heterps_hpc.core import Table, TableConfig
 from heterps_hpc.errors import UserError
-from heterps_hpc.runtime.table_rows import load_table
+from heterps_hpc.runtime.state.table_rows import load_table
 from tests.checkpoint.made import NUM_PARTITIONS, make_checkpoint
 
 

@@ -24,10 +24,10 @@ from heterps_hpc.dataset import (
     offsets_of,
     reader,
 )
-from heterps_hpc.dataset import storage as storage_module
-from heterps_hpc.dataset.ragged import Ragged
-from heterps_hpc.dataset.shardfile import LIBVER, chunk_addresses, columns_of
-from heterps_hpc.dataset.storage import Storage
+from heterps_hpc.dataset.read import storage as storage_module
+from heterps_hpc.dataset.read.ragged import Ragged
+from heterps_hpc.dataset.read.storage import Storage
+from heterps_hpc.dataset.shard_schema import LIBVER, chunk_addresses, columns_of
 from tests.data.samples import assert_rows, assert_same_keys, write_mixed
 
 EVERYTHING = Want(("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True)

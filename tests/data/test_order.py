@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heterps_hpc.counter_rng import permutation
 from heterps_hpc.dataset import Batch, Dataset, Order, Position, Reader, Want
-from heterps_hpc.dataset.mixing import permutation
 from heterps_hpc.errors import UserError
-from heterps_hpc.rows import replica_ranges
+from heterps_hpc.row_ranges import replica_ranges
 from tests.data.samples import assert_rows, mixed_rows, write_mixed
 
 EVERYTHING = Want(("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True)

@@ -25,8 +25,8 @@ from heterps_hpc.model import LENGTH_PREFIX, Layer, Lookup, Model, TableSpec
 from heterps_hpc.models.initial import make_module
 from heterps_hpc.models.layers import samples
 from heterps_hpc.negatives import distinct_keys, draw_negatives
-from heterps_hpc.runtime.lr import factor
-from heterps_hpc.runtime.metrics import auc, log_loss, normalised_entropy
+from heterps_hpc.runtime.lr_schedule import factor
+from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy
 
 Row = NDArray[Any]
 Pulled = dict[str, tuple[NDArray[np.uint64], Tensor]]  # by table: distinct keys, their rows

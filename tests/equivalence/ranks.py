@@ -13,7 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.runtime.train import Trainer
+from heterps_hpc.runtime.training import Trainer
 from tests.equivalence.cases import Case, make_job, make_layout, make_model
 from tests.equivalence.compare import merge_ranks, save
 from tests.equivalence.oracle import Learned

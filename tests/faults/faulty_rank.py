@@ -22,21 +22,22 @@ from typing import Any
 from mpi4py import MPI
 
 from heterps_hpc.checkpoint import store
-from heterps_hpc.runtime import program, saving
-from heterps_hpc.runtime.stopwatch import Stopwatch
-from heterps_hpc.runtime.train import Trainer
+from heterps_hpc.runtime import rank_main
+from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.state import saver
+from heterps_hpc.runtime.training import Trainer
 
 FAULT = json.loads(os.environ.get("HETERPS_FAULT", "{}"))
 PLACES: dict[str, tuple[Any, str]] = {
     "phase": (Stopwatch, "begin"),
     "step": (Trainer, "_one_step"),
-    "capture": (saving, "capture"),
+    "capture": (saver, "capture"),
     "write": (os, "pwrite"),
     "fsync": (os, "fsync"),
     "rename": (pathlib.Path, "replace"),
-    "publish": (saving, "publish"),
+    "publish": (saver, "publish"),
     "sync directory": (store, "sync_directory"),
-    "sweep": (saving, "keep_last"),
+    "sweep": (saver, "keep_last"),
 }
 
 
@@ -81,4 +82,4 @@ def install() -> None:
 
 if FAULT and FAULT["rank"] == MPI.COMM_WORLD.rank:
     install()
-sys.exit(program.main(sys.argv[1:]))
+sys.exit(rank_main.main(sys.argv[1:]))

@@ -12,7 +12,7 @@ from heterps_hpc.checkpoint.store import steps_of
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.restart import fits, run_with_restarts, smaller
+from heterps_hpc.launch.restart_policy import fits, run_with_restarts, smaller
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from tests.faults.conftest import CASE

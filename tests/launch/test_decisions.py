@@ -9,9 +9,9 @@ from heterps_hpc import history
 from heterps_hpc.exit_codes import ExitCode, outcome
 from heterps_hpc.launch.mpi import flavour_of
 from heterps_hpc.launch.progress import Progress, last_metrics
-from heterps_hpc.launch.ranks import without_launchers
+from heterps_hpc.launch.rank_command import without_launchers
 from heterps_hpc.launch.slurm.follow import final_code, resumes_torn
-from heterps_hpc.launch.slurm.queue import JobState, parse
+from heterps_hpc.launch.slurm.job_state import JobState, parse
 from heterps_hpc.launch.slurm.verdict import conclude, goes_on
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import make_job

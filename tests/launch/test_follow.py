@@ -9,7 +9,7 @@ from heterps_hpc import history
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.slurm import follow
-from heterps_hpc.launch.slurm.queue import ComponentState, JobState
+from heterps_hpc.launch.slurm.job_state import ComponentState, JobState
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import make_job
 

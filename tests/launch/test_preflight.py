@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from heterps_hpc.runtime.preflight_checks import (
+from heterps_hpc.runtime.health.preflight_checks import (
     Facts,
     device_index,
     expand_nodes,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from heterps_hpc.runtime.layer_times import LayerTimes
+from heterps_hpc.runtime.measure.layer_timer import LayerTimes
 
 SLOW_FORWARD = 0.05
 

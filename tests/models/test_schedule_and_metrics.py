@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps_hpc.config import LearningRate
-from heterps_hpc.runtime.lr import factor
-from heterps_hpc.runtime.metrics import auc, log_loss, normalised_entropy
+from heterps_hpc.runtime.lr_schedule import factor
+from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy
 
 
 def test_constant_with_warm_up() -> None:

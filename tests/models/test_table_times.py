@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from heterps_hpc.core import SideBySide
-from heterps_hpc.runtime.layer_times import LayerTimes
+from heterps_hpc.runtime.measure.layer_timer import LayerTimes
 
 SECONDS = 0.05
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from heterps_hpc.layout import Layout
-from heterps_hpc.measured import Measured
 from heterps_hpc.profile import Profile
+from heterps_hpc.profiling.measurement import Measured
 from heterps_hpc.rundir import RunDir
 
 JOB = {

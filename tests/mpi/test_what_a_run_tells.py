@@ -25,7 +25,7 @@ from heterps_hpc.dataset import (
     Want,
 )
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.runtime.metrics import auc, log_loss
+from heterps_hpc.runtime.metrics.quality import auc, log_loss
 from tests.equivalence.cases import BATCH_SIZE, CLUSTER, Case
 from tests.equivalence.click_log import NUM_ROWS, write_click_logs
 from tests.faults.runs import Run, make_run, metrics

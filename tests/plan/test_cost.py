@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from heterps_hpc.plan.cost import Choice, StageTable, estimate, stages_of
+from heterps_hpc.plan.cost_model import Choice, StageTable, estimate, stages_of
 from heterps_hpc.plan.provision import provision, static_ratio, static_server_ratio
-from heterps_hpc.plan.score import Scorer
+from heterps_hpc.plan.scorer import Scorer
 from tests.plan.enumeration import all_plans, fits, stage_seconds
 from tests.plan.instances import random_problem
 

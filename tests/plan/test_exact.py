@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from heterps_hpc.plan.cost import StageTable, estimate
-from heterps_hpc.plan.exact import solve
+from heterps_hpc.plan.cost_model import StageTable, estimate
+from heterps_hpc.plan.exact.solver import solve
 from tests.plan.enumeration import all_plans
 from tests.plan.instances import random_problem
 

@@ -15,10 +15,10 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
 from heterps_hpc.model import Lookup, Model, TableSpec, dense, embedding
-from heterps_hpc.plan.make import PlanningResult, layout_from, make_plan, show
-from heterps_hpc.plan.output import money_line, summary_lines
-from heterps_hpc.plan.sheets import load_sheet, profile_from_sheets, sheet_names
+from heterps_hpc.plan.planner import PlanningResult, layout_from, make_plan, show
+from heterps_hpc.plan.terminal import money_line, summary_lines
 from heterps_hpc.profile import LayerFacts, Profile, TableFacts, TensorFacts, Timing
+from heterps_hpc.profiling.data_sheets import load_sheet, profile_from_sheets, sheet_names
 from tests.plan.instances import random_cluster
 
 LAYERS = ("embedding", "fc1", "loss")

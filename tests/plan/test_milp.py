@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heterps_hpc.plan import exact
-from heterps_hpc.plan.cost import StageTable, within_limits
-from heterps_hpc.plan.exact import solve
+from heterps_hpc.plan.cost_model import StageTable, within_limits
+from heterps_hpc.plan.exact import solver
+from heterps_hpc.plan.exact.solver import solve
 from heterps_hpc.plan.problem import Problem
 from tests.plan.enumeration import all_plans
 from tests.plan.instances import random_problem
@@ -19,16 +19,16 @@ LOOSE = 100
 @pytest.fixture
 def only_highs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Labels give up at once, so that every interval is a mixed-integer programme; counts them."""
-    monkeypatch.setattr(exact, "FEW_PRODUCTS", 1)
-    monkeypatch.setattr(exact, "WIDE", np.inf)
+    monkeypatch.setattr(solver, "FEW_PRODUCTS", 1)
+    monkeypatch.setattr(solver, "WIDE", np.inf)
     sizes: list[int] = []
-    real = exact.best_of_interval
+    real = solver.best_of_interval
 
-    def counted(*args: object, **kwargs: object) -> exact.Answer:
+    def counted(*args: object, **kwargs: object) -> solver.Answer:
         sizes.append(1)
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(exact, "best_of_interval", counted)
+    monkeypatch.setattr(solver, "best_of_interval", counted)
     return sizes
 
 
@@ -95,9 +95,9 @@ def test_many_stages_on_shared_pools_are_certified(
 ) -> None:
     """Sixteen layers on four small pools, a floor near the best: labels alone ran out of time."""
     calls: list[bool] = []
-    real = exact.best_of_interval
+    real = solver.best_of_interval
     monkeypatch.setattr(
-        exact,
+        solver,
         "best_of_interval",
         lambda *args, **kwargs: (calls.append(True), real(*args, **kwargs))[1],
     )

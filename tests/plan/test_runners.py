@@ -12,14 +12,14 @@ from rich.console import Console
 
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.plan import make
-from heterps_hpc.plan.cost import StageTable, stages_of
-from heterps_hpc.plan.exact import solve
+from heterps_hpc.plan import planner
+from heterps_hpc.plan.cost_model import StageTable, stages_of
+from heterps_hpc.plan.exact.solver import solve
 from heterps_hpc.plan.explain import Best
-from heterps_hpc.plan.make import layout_from, make_plan, show
-from heterps_hpc.plan.output import summary_lines
+from heterps_hpc.plan.planner import layout_from, make_plan, show
 from heterps_hpc.plan.problem import problem_of_job
-from heterps_hpc.plan.runners import next_placement, runners_up, why
+from heterps_hpc.plan.runners_up import next_placement, runners_up, why
+from heterps_hpc.plan.terminal import summary_lines
 from tests.plan.enumeration import all_plans
 from tests.plan.instances import random_problem
 from tests.plan.test_make import small_cluster, small_job, small_model, small_profile
@@ -134,7 +134,7 @@ def test_a_snapshot_that_does_not_fit_is_named_as_the_cause() -> None:
 
 def test_a_floor_that_rests_on_an_unproven_best_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model()
-    real = make.best_throughput
+    real = planner.best_throughput
 
     def unproven(*args: object, **kwargs: object) -> Best | None:
         best = real(*args, **kwargs)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_a_floor_that_rests_on_an_unproven_best_says_so(monkeypatch: pytest.Monk
 
     proven = make_plan(small_job(), small_cluster(), small_profile(model), model, 1e6)
     assert not any("bound" in line for line in summary_lines(proven))
-    monkeypatch.setattr(make, "best_throughput", unproven)
+    monkeypatch.setattr(planner, "best_throughput", unproven)
     result = make_plan(small_job(), small_cluster(), small_profile(model), model, 1e6)
     assert result.best is not None
     assert math.isclose(result.best_at_most or 0, 2 * result.best)

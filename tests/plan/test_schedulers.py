@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heterps_hpc.errors import UserError
-from heterps_hpc.plan.cost import StageTable, batch_seconds, stages_of, within_limits
-from heterps_hpc.plan.exact import solve
+from heterps_hpc.plan.cost_model import StageTable, batch_seconds, stages_of, within_limits
+from heterps_hpc.plan.exact.solver import solve
 from heterps_hpc.plan.schedulers import SCHEDULERS, scheduler
 from heterps_hpc.plan.search import Budget
 from tests.plan.instances import random_problem
@@ -92,9 +92,9 @@ def test_unknown_scheduler_is_refused_with_a_hint() -> None:
 
 def test_baselines_need_neither_torch_nor_mpi() -> None:
     code = (
-        "import sys; import heterps_hpc.plan.make as m\n"
+        "import sys; import heterps_hpc.plan.planner as m\n"
         "from tests.plan.instances import random_problem\n"
-        "from heterps_hpc.plan.cost import StageTable\n"
+        "from heterps_hpc.plan.cost_model import StageTable\n"
         "from heterps_hpc.plan.search import Budget\n"
         "t = StageTable(random_problem(1, num_layers=4, num_pools=2, most_ranks=4))\n"
         "for name in ('greedy', 'heuristic', 'exact', 'cpu-only'):\n"

@@ -5,9 +5,9 @@ import pytest
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import starts
 from heterps_hpc.config import Job
-from heterps_hpc.fit import amdahl, fit_profile
-from heterps_hpc.measured import LinkTime, Measured
 from heterps_hpc.profile import LayerFacts, PoolTiming
+from heterps_hpc.profiling.fit import amdahl, fit_profile
+from heterps_hpc.profiling.measurement import LinkTime, Measured
 
 CLUSTER = Cluster.parse(
     {"pools": [{"name": "cpu", "price_per_hour": 1, "cores_per_node": 4, "max_nodes": 2}]}, "test"

@@ -1,7 +1,7 @@
 """The import rules: imports go down only, and heavy libraries stay in their part.
 
 A module belongs to a part: a sub-package of heterps_hpc, `data_prep`, `cli`, or else it is
-one of the nouns. The tables below say which parts and which libraries each part may import,
+one of the value types. The tables below say which parts and which libraries each part may import,
 anywhere in the file; they are the rules of the architecture, written so that a machine reads
 them.
 """
@@ -15,17 +15,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 MAY_IMPORT = {
-    "nouns": {"nouns"},
+    "values": {"values"},
     "core": set[str](),
-    "checkpoint": {"nouns"},
-    "dataset": {"nouns"},
-    "models": {"nouns"},
-    "plan": {"nouns"},
-    "launch": {"nouns"},
-    "runtime": {"nouns", "core", "checkpoint", "dataset", "models"},
-    "report": {"nouns"},
-    "data_prep": {"nouns", "dataset"},
-    "data_sheets": set[str](),
+    "checkpoint": {"values"},
+    "dataset": {"values"},
+    "models": {"values"},
+    "plan": {"values"},
+    "launch": {"values"},
+    "runtime": {"values", "core", "checkpoint", "dataset", "models", "profiling"},
+    "report": {"values"},
+    "data_prep": {"values", "dataset"},
+    "profiling": {"values"},
     "slurm_templates": set[str](),
 }
 LIBRARY_ONLY_IN = {
@@ -42,9 +42,9 @@ def part_of(module: str) -> str:
     if words[0] == "data_prep":
         return "data_prep"
     if len(words) == 1:
-        return "nouns"
+        return "values"
     folder = ROOT / "heterps_hpc" / words[1]
-    return words[1] if folder.is_dir() or words[1] in SEES_ALL else "nouns"
+    return words[1] if folder.is_dir() or words[1] in SEES_ALL else "values"
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps_hpc.rows import micro_batch_ranges, overlap, replica_ranges, split_rows
+from heterps_hpc.row_ranges import micro_batch_ranges, overlap, replica_ranges, split_rows
 
 
 @given(st.integers(0, 500), st.integers(1, 20))

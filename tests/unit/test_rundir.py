@@ -8,7 +8,7 @@ import pytest
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.values import write_atomically
+from heterps_hpc.validation import write_atomically
 
 
 def test_a_second_run_is_refused_while_the_first_holds_the_directory(tmp_path: Path) -> None:

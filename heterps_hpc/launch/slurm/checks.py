@@ -9,8 +9,8 @@ import subprocess
 from heterps_hpc.errors import UserError
 from heterps_hpc.launch.checks import Check
 from heterps_hpc.launch.mpi import Flavour, find_mpi
-from heterps_hpc.launch.slurm.commands import call
 from heterps_hpc.launch.slurm.script import plugin_of
+from heterps_hpc.launch.slurm.slurm_cli import call
 
 
 def slurm_checks() -> list[Check]:

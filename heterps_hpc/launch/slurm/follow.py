@@ -12,8 +12,8 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode, outcome
 from heterps_hpc.launch.progress import OnProgress, Progress
-from heterps_hpc.launch.slurm.commands import call
-from heterps_hpc.launch.slurm.queue import JobState, state
+from heterps_hpc.launch.slurm.job_state import JobState, state
+from heterps_hpc.launch.slurm.slurm_cli import call
 from heterps_hpc.launch.slurm.submit import job_of, resubmit
 from heterps_hpc.launch.slurm.verdict import goes_on
 from heterps_hpc.rundir import RunDir

@@ -15,7 +15,7 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.launch.mpi import Flavour
 from heterps_hpc.launch.mpi_env import mpi_environment
-from heterps_hpc.launch.ranks import (
+from heterps_hpc.launch.rank_command import (
     RANK_PROGRAM,
     rank_command,
     thread_environment,
@@ -67,7 +67,7 @@ def render(
         parts=_srun_parts(layout, cluster, job, run.path, python, program),
         history=run.history,
         max_restarts=job.launch.max_restarts,
-        after=[*site.prefix, python, "-m", "heterps_hpc.launch.slurm.after", str(run.path)],
+        after=[*site.prefix, python, "-m", "heterps_hpc.launch.slurm.epilogue", str(run.path)],
     )
 
 

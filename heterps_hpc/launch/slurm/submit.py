@@ -10,13 +10,13 @@ from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.launch.mpi import Flavour, find_mpi
-from heterps_hpc.launch.ranks import RANK_PROGRAM
-from heterps_hpc.launch.slurm.commands import SlurmRefusal, call
-from heterps_hpc.launch.slurm.queue import state
+from heterps_hpc.launch.rank_command import RANK_PROGRAM
+from heterps_hpc.launch.slurm.job_state import state
 from heterps_hpc.launch.slurm.script import one_component, render
+from heterps_hpc.launch.slurm.slurm_cli import SlurmRefusal, call
 from heterps_hpc.layout import Component, Layout
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.values import write_atomically
+from heterps_hpc.validation import write_atomically
 
 
 def submit(

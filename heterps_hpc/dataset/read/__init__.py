@@ -1,0 +1,1 @@
+"""What ranks read a click log with."""

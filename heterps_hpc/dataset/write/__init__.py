@@ -1,0 +1,1 @@
+"""What data_prep writes a click log with."""

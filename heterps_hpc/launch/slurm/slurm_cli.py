@@ -1,0 +1,54 @@
+"""Slurm's own programs, called with a clean environment; its refusals in its own words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from heterps_hpc.errors import UserError
+from heterps_hpc.launch.rank_command import without_launchers
+
+_LIMIT_SECONDS = 60.0
+
+
+class SlurmRefusal(UserError):
+    """Slurm said no; `words` is what it said."""
+
+    def __init__(self, message: str, words: str) -> None:
+        super().__init__(message)
+        self.words = words
+
+
+def call(*command: str, cwd: Path | None = None) -> str:
+    """The output of a Slurm program.
+
+    Variables such as SBATCH_PARTITION are taken out: they would override the script, and in every
+    component at once.
+    """
+    name = command[0]
+    if shutil.which(name) is None:
+        raise UserError(
+            f"{name} is not on PATH; run this on a login node of a Slurm cluster, or try the "
+            "development cluster (slurm/dev_cluster)"
+        )
+    try:
+        done = subprocess.run(
+            command,
+            env=without_launchers(os.environ),
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"{name} did not answer within {_LIMIT_SECONDS:.0f} s; try `scontrol ping`"
+        ) from None
+    if done.returncode != 0:
+        words = " ".join((done.stderr or done.stdout).split()).replace(f"{name}: error: ", "")
+        raise SlurmRefusal(f"{name}: {words or f'exit code {done.returncode}'}", words)
+    return done.stdout

@@ -1,0 +1,1 @@
+"""The certified optimum, the yardstick for every scheduler."""

@@ -1,0 +1,151 @@
+"""Stage covers as paths: options (stages with their ranks), and the best way before and after each.
+
+A plan is a path over positions 0 … L in the list of layers; an option is an edge from `first` to
+`last + 1`. Neighbouring edges are on different pools, because a stage is a maximal run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heterps_hpc.plan.cost_model import StageTable
+from heterps_hpc.plan.problem import Floats, Ints
+
+Run = tuple[int, int, int]  # first layer, last layer, pool
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """Every stage with every number of ranks that may be part of a best plan, as flat arrays."""
+
+    num_layers: int
+    num_pools: int
+    pair_index: Ints
+    pair: Ints
+    first: Ints
+    last: Ints
+    pool: Ints
+    ranks: Ints
+    ET: Floats
+    e: Floats  # what it adds to the sum of equation 4
+    M: Floats  # what it adds to the maximum of equation 4
+    X: Floats  # seconds of tables that work ahead
+    c: Floats  # $/hour, nodes shared
+    starts: Ints  # where each (pair, pool) begins
+
+    def __len__(self) -> int:
+        return len(self.ET)
+
+    def best(self, values: Floats) -> Floats:
+        """The least value of each (pair, pool) over its numbers of ranks, [pairs, P]."""
+        num_pairs = self.num_layers * (self.num_layers + 1) // 2
+        out = np.full((num_pairs, self.num_pools), np.inf)
+        if len(self):
+            low = np.minimum.reduceat(values, self.starts)
+            out[self.pair[self.starts], self.pool[self.starts]] = low
+        return out
+
+
+def make_options(
+    table: StageTable,
+    runs: Sequence[Run] | None = None,
+    *,
+    columns: Ints | None = None,
+    floor: bool = True,
+) -> Options:
+    """Options that fit, meet the floor, and are not slower than one with fewer ranks.
+
+    All stages, or only those given as (first, last, pool); all rank counts, or some columns of
+    them; with `floor` off, also stages that are too slow for the floor.
+    """
+    num_pools = table.problem.num_pools
+    if runs is None:
+        pairs = np.repeat(np.arange(len(table.pairs)), num_pools)
+        pools = np.tile(np.arange(num_pools), len(table.pairs))
+    else:
+        pairs = np.array([table.pair_index[first, last] for first, last, _ in runs])
+        pools = np.array([pool for _, _, pool in runs])
+    columns = np.arange(len(table.ranks)) if columns is None else columns
+    et = table.ET[pairs, pools][:, columns]
+    longest = table.problem.longest_batch * (1 + 1e-12) if floor else np.inf
+    valid = table.fits[pairs, pools][:, columns] & (et <= longest)
+    et = np.where(valid, et, np.inf)
+    fastest_so_far = np.minimum.accumulate(et, axis=1)
+    before = np.concatenate([np.full((len(et), 1), np.inf), fastest_so_far[:, :-1]], axis=1)
+    row, column = np.nonzero(et < before)
+    pair, pool, seconds = pairs[row], pools[row], et[row, column]
+    column = columns[column]
+    joins = table.in_sum[pair]
+    return Options(
+        num_layers=table.problem.num_layers,
+        num_pools=num_pools,
+        pair_index=table.pair_index,
+        pair=pair,
+        first=table.pairs[pair, 0],
+        last=table.pairs[pair, 1],
+        pool=pool,
+        ranks=table.ranks[column],
+        ET=seconds,
+        e=np.where(joins, seconds, 0.0),
+        M=np.where(joins, seconds, 0.0),
+        X=np.where(joins, 0.0, seconds),
+        c=table.rate[pool, column],
+        starts=np.flatnonzero(np.diff(row, prepend=-1)),
+    )
+
+
+def but_own(values: Floats) -> Floats:
+    """For each pool the least value among the other pools."""
+    if len(values) == 1:
+        return np.array([np.inf])
+    order = np.argpartition(values, 1)[:2]
+    best, second = sorted(order, key=lambda index: values[index])
+    out = np.full(len(values), values[best])
+    out[best] = values[second]
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Least weight of the paths before and after each (position, pool)."""
+
+    after: Floats  # [L+1, P]: from a position whose last pool is given
+    before: Floats  # [L+1, P]: to a position whose next pool is given
+    whole: float
+
+
+def least_ways(options: Options, weight: Floats, *, bottleneck: bool = False) -> Ways:
+    """Shortest paths both ways; the sum of weights, or their maximum."""
+    join = np.maximum if bottleneck else np.add
+    num = options.num_layers
+    best = options.best(weight)
+    after = np.zeros((num + 1, options.num_pools))
+    whole = np.inf
+    for position in range(num - 1, -1, -1):
+        stages = options.pair_index[position, position:num]
+        starting = join(best[stages], after[position + 1 :]).min(axis=0)
+        after[position] = but_own(starting)
+        whole = float(starting.min())
+    before = np.zeros((num + 1, options.num_pools))
+    for position in range(1, num + 1):
+        stages = options.pair_index[:position, position - 1]
+        before[position] = but_own(join(best[stages], before[:position]).min(axis=0))
+    return Ways(after, before, whole)
+
+
+def shortest_path(options: Options, weight: Floats, ways: Ways) -> list[int]:
+    """Options of one lightest path."""
+    chosen: list[int] = []
+    position, pool = 0, -1
+    while position < options.num_layers:
+        total = weight + ways.after[options.last + 1, options.pool]
+        total = np.where((options.first == position) & (options.pool != pool), total, np.inf)
+        index = int(np.argmin(total))
+        if not np.isfinite(total[index]):
+            return []
+        chosen.append(index)
+        position, pool = int(options.last[index]) + 1, int(options.pool[index])
+    return chosen

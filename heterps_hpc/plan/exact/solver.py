@@ -1,0 +1,284 @@
+"""The certified optimum: the yardstick for every scheduler.
+
+We minimise T · C (seconds per batch times $/hour) over all stage covers. Both are sums over the
+stages of a path, T also has a maximum, so neither a shortest path nor a linear programme will do.
+Instead the range of C is cut into intervals [xl, xu]. Within one, the chord of the hyperbola
+T · C = Z through its ends gives a price λ of money in seconds, for which a shortest path in
+e + λ·c is a lower bound on every plan of the interval (Z: the best plan so far). Intervals whose
+bound reaches Z are done; the others are searched by labels (labels.py), after
+options that cannot be part of a better plan have been struck out, and halved if that is too much.
+
+Limits shared by stages of one pool, and nodes billed whole, enter only where a plan would break
+them (labels.py). Where they couple so many stages that labels multiply, the interval goes to HiGHS
+(milp.py). Out of time, the least bound of the open intervals is a proven bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from heterps_hpc.plan.cost_model import Choice, StageTable, hourly_price
+from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Bounds, make_bounds
+from heterps_hpc.plan.exact.graph import Options, Run, least_ways, make_options, shortest_path
+from heterps_hpc.plan.exact.incumbent import Incumbent, offer
+from heterps_hpc.plan.exact.labels import Outcome, promising, search_labels
+from heterps_hpc.plan.exact.milp import MOST_OPTIONS, TOLERANCE, Answer, best_of_interval
+from heterps_hpc.plan.problem import Problem
+
+Objective = Literal["money", "seconds"]
+NARROW = 1.0005  # an interval of C is not halved any more once xu/xl is below this
+CLOSE = 1.002  # bisection ends, and the full search begins, once bounds are this close
+ROUGHLY = 0.3  # how close to the fastest HiGHS must come where any plan will do
+WIDE = 2.0  # HiGHS gets intervals of C up to this xu/xl: on wider ones the chord says little
+FEW_PRODUCTS = 200_000  # label × option products worth trying before an interval is halved
+FEW_COUPLED = 10_000  # and where stages share limits, before HiGHS takes over
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The best plan found (None: none exists, or none was found) and a bound on all plans."""
+
+    choices: tuple[Choice, ...] | None
+    value: float  # $ of the job, or seconds per batch
+    bound: float
+    proven: bool  # bound = value within rounding, or no plan exists
+
+
+def solve(
+    table: StageTable,
+    *,
+    objective: Objective = "money",
+    runs: Sequence[Run] | None = None,
+    seconds: float = math.inf,
+    start: tuple[Choice, ...] | None = None,
+    most_intervals: float = math.inf,
+) -> Solution:
+    """The best plan over all placements, or over the rank counts of the given stages.
+
+    `most_intervals` bounds the effort whatever the machine's speed, so that a search that calls
+    this stays repeatable.
+    """
+    deadline = time.monotonic() + seconds
+    options = make_options(table, runs)
+    incumbent = Incumbent(table.problem, objective == "money")
+    if start is not None:
+        offer(table, incumbent, start)
+    if incumbent.choices is None or runs is None:
+        _first_plans(table, options, incumbent)
+    if objective == "seconds" or incumbent.choices is None:
+        fastest = incumbent if objective == "seconds" else Incumbent(table.problem, False)
+        bound = _fastest(table, options, fastest, deadline, any_plan=objective == "money")
+        if objective == "seconds":
+            return _solution(fastest, bound)
+        if fastest.choices is None:  # no plan at all, or none found in time
+            return Solution(
+                None, math.inf, 0.0 if bound < math.inf else math.inf, bound == math.inf
+            )
+        offer(table, incumbent, fastest.choices)
+    return _solution(incumbent, _cheapest(table, options, incumbent, deadline, most_intervals))
+
+
+def _solution(incumbent: Incumbent, bound: float) -> Solution:
+    scale = incumbent.problem.num_batches / 3600.0 if incumbent.with_money else 1.0
+    if incumbent.choices is None:
+        return Solution(None, math.inf, bound * scale, bound == math.inf)
+    value = incumbent.value * scale
+    proven = bound >= incumbent.value * (1 - 2 * RELATIVE_TOLERANCE)
+    return Solution(incumbent.choices, value, value if proven else bound * scale, proven)
+
+
+def _first_plans(table: StageTable, options: Options, incumbent: Incumbent) -> None:
+    """Good plans to start from: shortest paths for many prices of money, few ranks per stage."""
+    if not len(options):
+        return
+    limit = table.problem.pools.limit[options.pool]
+    scale = float(np.median(options.e + options.X) / np.median(options.c))
+    fastest = float(np.quantile(options.ET, 0.001))
+    caps = [math.inf]  # where the slowest stage counts, try to do without slow ones
+    if table.problem.micro_batches > 1:
+        caps += list(np.geomspace(fastest, float(options.ET.max()), 10)[:-1])
+    for share in (1, 2, 4):  # a share of each pool per stage, so that several stages fit
+        roomy = options.ranks <= np.maximum(1, limit // share)
+        tries = [(math.inf, price) for price in (0.0, *np.geomspace(1e-3, 1e3, 13))]
+        if not incumbent.with_money or incumbent.choices is None:
+            tries += [(cap, 0.0) for cap in caps]
+        for cap, price in tries:
+            weight = options.e + price * scale * options.c
+            weight = np.where(roomy & (cap >= options.ET), weight, np.inf)
+            path = shortest_path(options, weight, least_ways(options, weight))
+            if path:
+                offer(table, incumbent, choices_of(options, path))
+
+
+def choices_of(options: Options, path: list[int]) -> tuple[Choice, ...]:
+    """The stages of a path."""
+    return tuple(
+        Choice(
+            int(options.first[i]), int(options.last[i]), int(options.pool[i]), int(options.ranks[i])
+        )
+        for i in path
+    )
+
+
+def _fastest(
+    table: StageTable,
+    options: Options,
+    incumbent: Incumbent,
+    deadline: float,
+    *,
+    any_plan: bool = False,
+) -> float:
+    """Search for the least seconds per batch, or for any plan at all; returns a bound.
+
+    Bisection: "is there a plan faster than the target?" is the easier to answer the lower the
+    target, because fewer stages can be part of such a plan.
+    """
+    low, effort, share = 0.0, float(FEW_PRODUCTS), 0.5
+    if not any_plan:
+        _descend(table, options, incumbent, deadline)
+    while True:
+        high = incumbent.value
+        bounds = make_bounds(table.problem, options, incumbent, 0.0, math.inf)
+        if bounds is None or (any_plan and incumbent.choices is not None):
+            return high
+        low = max(low, bounds.root)
+        if low >= high * (1 - RELATIVE_TOLERANCE):
+            return high
+        last = math.isinf(high) or high <= low * CLOSE
+        target = high if last else low ** (1 - share) * high**share
+        trial = Incumbent(table.problem, False, target)
+        inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
+        if inside is not None and _offer_paths(table, options, inside, incumbent):
+            continue
+        outcome = Outcome.DONE
+        if inside is not None:
+            coupled = effort / FEW_PRODUCTS * FEW_COUPLED
+            outcome = search_labels(table, options, inside, trial, deadline, effort, coupled)
+        if trial.choices is not None:
+            offer(table, incumbent, trial.choices)
+        elif outcome is Outcome.DONE:
+            if last:
+                return high
+            low, share = trial.value, 0.5
+        if outcome is Outcome.TOO_MANY and inside is not None:
+            gap = ROUGHLY if any_plan else TOLERANCE / 10
+            answer = _by_milp(table, options, inside, trial, incumbent, deadline, gap)
+            if answer is not None and math.isfinite(answer.bound):
+                low = max(low, min(answer.bound, trial.value))
+                if answer.complete and low >= incumbent.value * (1 - 2 * TOLERANCE):
+                    return incumbent.value
+            elif answer is not None:
+                if last:
+                    return high
+                low = trial.value
+            else:  # too big for both: ask for less
+                share = max(share / 2, 1 / 64)
+            effort *= 2
+        if outcome is Outcome.OUT_OF_TIME or time.monotonic() > deadline:
+            return low
+
+
+def _descend(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> None:
+    """Faster plans in quick steps: shortest paths of stages a little faster than the best plan."""
+    step = 0.9
+    while incumbent.choices is not None and step < 0.99 and time.monotonic() < deadline:
+        trial = Incumbent(table.problem, False, incumbent.value * step)
+        inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
+        if inside is None or not _offer_paths(table, options, inside, incumbent):
+            step = (1 + step) / 2
+
+
+def _offer_paths(table: StageTable, options: Options, bounds: Bounds, incumbent: Incumbent) -> bool:
+    """Offer the plans that were met while the bounds were made; whether one is better."""
+    before = incumbent.value
+    for path in bounds.paths:
+        offer(table, incumbent, choices_of(options, path))
+    return incumbent.value < before * (1 - TOLERANCE)
+
+
+def _by_milp(
+    table: StageTable,
+    options: Options,
+    bounds: Bounds,
+    trial: Incumbent,
+    incumbent: Incumbent,
+    deadline: float,
+    gap: float = TOLERANCE / 10,
+) -> Answer | None:
+    """Hand an interval that labels cannot finish to HiGHS; None if it is too big for that."""
+    picked = promising(options, bounds, trial)
+    if len(picked) > MOST_OPTIONS:
+        return None
+    answer = best_of_interval(options, picked, bounds, deadline - time.monotonic(), gap)
+    if answer.path:
+        offer(table, incumbent, choices_of(options, answer.path))
+    return answer
+
+
+def _cheapest(
+    table: StageTable,
+    options: Options,
+    incumbent: Incumbent,
+    deadline: float,
+    most_intervals: float,
+) -> float:
+    """Search for the least money; returns a bound on T · C."""
+    least_c = least_ways(options, options.c).whole
+    least_t = _least_seconds(table.problem, options)
+    most_c = incumbent.value / least_t * (1 + 1e-9)
+    repeatable = most_intervals < math.inf  # then no programme that time may cut off
+    open_: list[tuple[float, float, float]] = [(0.0, least_c * (1 - 1e-12), most_c)]
+    while open_:
+        bound, low, high = heapq.heappop(open_)
+        if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
+            continue
+        most_intervals -= 1
+        if time.monotonic() > deadline or most_intervals < 0:
+            return min([bound, *(entry[0] for entry in open_)])
+        bounds = make_bounds(table.problem, options, incumbent, low, high)
+        if bounds is None:
+            continue
+        _offer_paths(table, options, bounds, incumbent)
+        bound = max(bound, bounds.root)
+        narrow = high <= low * NARROW
+        effort = math.inf if narrow and not repeatable else FEW_PRODUCTS
+        coupled = math.inf if narrow and not repeatable else FEW_COUPLED
+        outcome = search_labels(table, options, bounds, incumbent, deadline, effort, coupled)
+        if outcome is Outcome.OUT_OF_TIME or (narrow and outcome is Outcome.TOO_MANY):
+            return min([bound, *(entry[0] for entry in open_)])
+        if outcome is Outcome.TOO_MANY:
+            middle = math.sqrt(low * high)
+            if not repeatable and high <= low * WIDE:
+                answer = _by_milp(table, options, bounds, incumbent, incumbent, deadline)
+                if answer is not None:
+                    bound = max(bound, bounds.of_chord(answer.bound))
+                    if bound >= incumbent.value * (1 - TOLERANCE):
+                        continue
+                    middle = _split(table, options, answer, low, high)
+            for ends in ((low, middle), (middle, high)):
+                heapq.heappush(open_, (bound, *ends))
+    return incumbent.value
+
+
+def _split(table: StageTable, options: Options, answer: Answer, low: float, high: float) -> float:
+    """Where to cut an interval: at the plan that HiGHS found, which then is below no chord."""
+    if answer.path:
+        at = hourly_price(table.problem, choices_of(options, answer.path))
+        if low * (1 + TOLERANCE) < at < high * (1 - TOLERANCE):
+            return at
+    return math.sqrt(low * high)
+
+
+def _least_seconds(problem: Problem, options: Options) -> float:
+    m = problem.micro_batches
+    e = least_ways(options, options.e).whole
+    most = least_ways(options, options.M, bottleneck=True).whole
+    ahead = least_ways(options, options.X, bottleneck=True).whole
+    return max(e / m + (1 - 1 / m) * most, ahead)

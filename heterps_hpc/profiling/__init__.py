@@ -1,0 +1,1 @@
+"""From timings and data sheets to a profile."""

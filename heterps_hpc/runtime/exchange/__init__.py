@@ -1,0 +1,1 @@
+"""What travels between ranks: routes, channels and the transport under them."""

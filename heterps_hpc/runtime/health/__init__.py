@@ -1,0 +1,1 @@
+"""Is the run well: checks before it, heartbeats and a watchdog during it."""

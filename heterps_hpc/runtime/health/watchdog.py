@@ -1,0 +1,149 @@
+"""Notices when nothing moves any more, says who waits for whom, and stops if the job says so."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mpi4py import MPI
+
+from heterps_hpc import history
+from heterps_hpc.config import WatchSpec
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_beats
+from heterps_hpc.layout import Layout
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.ending import SECONDS_FOR_LAST_WORDS
+from heterps_hpc.runtime.health.heartbeat import Hearts
+from heterps_hpc.runtime.health.phase_timer import Stopwatch
+
+log = logging.getLogger(__name__)
+
+_SECONDS_FOR_STACKS = 3.0  # other ranks notice within a tick or two
+_SECONDS_FOR_REPORT = 20.0  # then we stop even if the rank that reports is gone
+
+
+@contextmanager
+def _whatever_the_disk_says() -> Iterator[None]:
+    """A full disk can be why nothing moves; it must not keep us from saying so and ending."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("not written: %s", error)
+
+
+class Watch:
+    """A thread per rank. It never touches MPI, except to end the world."""
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        layout: Layout,
+        run_dir: RunDir,
+        spec: WatchSpec,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self._rank = comm.rank
+        self._run_dir = run_dir
+        self._spec = spec
+        self._stopwatch = stopwatch
+        run_dir.heartbeats.mkdir(parents=True, exist_ok=True)
+        if comm.rank == 0:
+            for old in run_dir.heartbeats.glob("*.json"):
+                old.unlink(missing_ok=True)
+        comm.Barrier()
+        self._hearts = Hearts(comm, layout, run_dir, spec.heartbeat_seconds)
+        self._over = threading.Event()
+        self._reported_since = 0.0
+        self._thread = threading.Thread(target=self._work, name="heterps-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join(timeout=5.0)
+
+    def _work(self) -> None:
+        tick = 0.0  # the first beat at once
+        while not self._over.wait(tick):
+            tick = self._hearts.tick_seconds
+            try:
+                since = self._hearts.beat(self._stopwatch)
+                if time.time() - since > self._spec.stall_seconds and self._all_stand_still():
+                    self._stalled(since)
+            except OSError as error:
+                log.warning("heartbeat not written: %s", error)
+
+    def _all_stand_still(self) -> bool:
+        """Whether no rank anywhere has moved: a rank that works long keeps all others waiting."""
+        oldest = time.time() - self._spec.stall_seconds
+        return all(beat.since < oldest for beat in read_beats(self._run_dir))
+
+    def _stalled(self, since: float) -> None:
+        if since == self._reported_since:
+            return
+        self._reported_since = since
+        with _whatever_the_disk_says():
+            self._hearts.write()
+            self._dump_stacks()
+        if self._is_reporter():
+            self._over.wait(_SECONDS_FOR_STACKS)
+            self._report()
+        else:
+            self._over.wait(_SECONDS_FOR_REPORT)
+        if self._spec.on_stall != "stop" or self._over.wait(SECONDS_FOR_LAST_WORDS):
+            return
+        with _whatever_the_disk_says():
+            history.record(self._run_dir, "rank_end", rank=self._rank, code=int(ExitCode.STALLED))
+        MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
+
+    def _is_reporter(self) -> bool:
+        """One rank speaks for all: the first whose heart beats."""
+        silent_after = SILENT_FACTOR * self._spec.heartbeat_seconds
+        now = time.time()
+        alive = [b.rank for b in read_beats(self._run_dir) if not b.is_silent(now, silent_after)]
+        return self._rank == min(alive, default=self._rank)
+
+    def _report(self) -> None:
+        lines = describe_all(self._run_dir)
+        report = self._run_dir.logs / f"stall-{self._stopwatch.step:09d}.txt"
+        what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
+        with _whatever_the_disk_says():
+            report.write_text("\n".join([*lines, "", self._all_stacks()]), encoding="utf-8")
+            history.record(self._run_dir, "stall", step=self._stopwatch.step, ranks=lines)
+        log.error("%s\n%s", what, "\n".join(lines))
+        sys.stderr.write("\n".join([f"heterps: {what}", *lines]) + "\n")
+        sys.stderr.flush()
+
+    def _stack_file(self, rank: int) -> Path:
+        return self._run_dir.logs / f"stack-{rank:05d}.txt"
+
+    def _dump_stacks(self) -> None:
+        with self._stack_file(self._rank).open("w") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+
+    def _all_stacks(self) -> str:
+        """The stacks that ranks wrote in the last moments; a stopped rank has none."""
+        recent = time.time() - 2 * _SECONDS_FOR_REPORT
+        parts = []
+        for beat in read_beats(self._run_dir):
+            path = self._stack_file(beat.rank)
+            fresh = path.exists() and path.stat().st_mtime > recent
+            text = path.read_text(errors="replace") if fresh else "no stack: the rank is silent\n"
+            parts.append(f"rank {beat.rank}:\n{text}")
+        return "\n".join(parts)

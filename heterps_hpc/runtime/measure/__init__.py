@@ -1,0 +1,1 @@
+"""Measures pools and links with the code that trains."""

@@ -1,0 +1,60 @@
+"""The totals of a run, from all ranks: where the time went and what crossed which link."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.training import Result, Trainer
+from heterps_hpc.validation import write_atomically
+
+
+def write_summary(trainer: Trainer, result: Result, run_dir: RunDir) -> None:
+    """Gather on rank 0 and write summary.json and trace.json; all ranks call it."""
+    comm = trainer.world.control
+    ranks = comm.gather(_rank_facts(trainer), root=0)
+    events = comm.gather(trainer.watch.events, root=0)
+    reducers = comm.gather(trainer.reducer.name, root=0)
+    if ranks is None or events is None or reducers is None:
+        return
+    summary = {
+        "version": 1,
+        "steps": result.steps,
+        "samples": result.samples,
+        "seconds": result.seconds,
+        "samples_per_second": result.samples_per_second,
+        "skipped_steps": result.skipped_steps,
+        "stopped": result.stopped,
+        "evaluation": result.evaluation,
+        "reducer": next((name for name in reducers if name != "none"), "none"),
+        "ranks": ranks,
+    }
+    write_atomically(run_dir.summary, json.dumps(summary, indent=2) + "\n")
+    timeline = {"traceEvents": [event for part in events for event in part]}
+    write_atomically(run_dir.trace, json.dumps(timeline) + "\n")
+
+
+def _rank_facts(trainer: Trainer) -> dict[str, Any]:
+    entry = trainer.world.entry
+    exchange = trainer.exchange
+    sent: dict[str, dict[str, int]] = {}
+    messages: dict[str, dict[str, int]] = {}
+    for (lane, peer), count in exchange.bytes_sent.items():
+        sent.setdefault(lane.name, {})[str(peer)] = count
+        messages.setdefault(lane.name, {})[str(peer)] = exchange.messages_sent[lane, peer]
+    return {
+        "rank": entry.rank,
+        "role": entry.role,
+        "stage": entry.stage,
+        "component": entry.component,
+        "host": os.uname().nodename,
+        "seconds": {name: round(value, 6) for name, value in trainer.watch.seconds.items()},
+        "bytes_sent": sent,
+        "messages_sent": messages,
+        "tables": {
+            name: table.stats()
+            for name, table in (trainer.sparse.shards.tables.items() if trainer.sparse else ())
+        },
+    }

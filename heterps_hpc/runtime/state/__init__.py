@@ -1,0 +1,1 @@
+"""A rank's state between two batches: captured, saved, restored."""
