@@ -31,7 +31,7 @@ from data_prep.criteo import CriteoSource
 from data_prep.options import Options
 from data_prep.prepare import prepare
 from data_prep.synthetic import SyntheticSlot, write_synthetic
-from heterps_hpc.dataset import Compression, Dataset, Order, Position, Reader, Want
+from heterps_hpc.dataset import ColumnSelection, Compression, Dataset, Order, Position, Reader
 
 BATCH = 4096
 NUM_SLOTS = 26
@@ -81,7 +81,7 @@ def preparation(report: Report, folder: Path, num_rows: int, repeats: int) -> No
 
 def epochs(dataset: Dataset, shuffle: bool, count: int = EPOCHS) -> int:
     """Read all keys some times, as a rank that holds all slots does."""
-    want = Want(tuple(slot.name for slot in dataset.manifest.slots))
+    want = ColumnSelection(tuple(slot.name for slot in dataset.manifest.slots))
     order = Order(dataset, BATCH, seed=1, shuffle=shuffle)
     with Reader(dataset, order, want, num_epochs=count) as reader:
         return sum(len(keys.keys) for batch in reader for keys in batch.slots.values())
@@ -132,7 +132,7 @@ def reading(report: Report, folder: Path, num_rows: int, repeats: int) -> None:
 def _columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
     for slot in dataset.manifest.slots:
         order = Order(dataset, dataset.manifest.num_rows, shuffle=False)
-        with Reader(dataset, order, Want((slot.name,)), num_epochs=1) as reader:
+        with Reader(dataset, order, ColumnSelection((slot.name,)), num_epochs=1) as reader:
             yield slot.name, next(reader).slots[slot.name].keys
 
 
@@ -204,7 +204,7 @@ def gather(report: Report, folder: Path) -> None:
     that each hold half of the slots."""
     dataset = Dataset.open(ready_data(W2, folder))
     order = Order(dataset, W2.batch_size, seed=0)
-    want = Want(W2.slots[: W2.num_slots // 2], labels=True)
+    want = ColumnSelection(W2.slots[: W2.num_slots // 2], labels=True)
     milliseconds = []
     for _ in range(4):
         with TimedReader(dataset, order, want, num_epochs=2) as reader:

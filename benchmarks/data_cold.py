@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.record import Report
-from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.dataset import ColumnSelection, Dataset, Order, Reader
 
 BATCH = 4096
 _PIECE_BYTES = 1 << 20
@@ -36,7 +36,7 @@ def read_plainly(files: list[Path]) -> None:
 def read_epoch(dataset: Dataset, shuffle: bool) -> None:
     """All columns of all rows, once."""
     manifest = dataset.manifest
-    want = Want(
+    want = ColumnSelection(
         tuple(slot.name for slot in manifest.slots),
         dense=bool(manifest.dense_columns),
         labels=bool(manifest.labels),

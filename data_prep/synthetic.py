@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.counter_rng import mix64, seed_of
-from heterps_hpc.dataset import Compression, DatasetWriter, Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset import Compression, Keys, Rows, Schema, SlotSpec, offsets_of
 from heterps_hpc.dataset.manifest import MANIFEST_FILE, Manifest
+from heterps_hpc.dataset.write import DatasetWriter
 from heterps_hpc.errors import UserError
 
 log = logging.getLogger(__name__)

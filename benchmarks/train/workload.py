@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from heterps_hpc.dataset import (
+    ColumnSelection,
     Dataset,
-    DatasetWriter,
     Keys,
     Order,
     Reader,
     Rows,
     Schema,
     SlotSpec,
-    Want,
 )
+from heterps_hpc.dataset.write import DatasetWriter
 
 _BLOCK = 16_384
 
@@ -126,5 +126,5 @@ def open_reader(
     dataset = Dataset.open(path)
     order = Order(dataset, work.batch_size, seed=0, shuffle=True)
     share = work.batch_size // num_ranks
-    want = Want(slots=work.slots if keys else (), dense=work.num_dense > 0, labels=True)
+    want = ColumnSelection(slots=work.slots if keys else (), dense=work.num_dense > 0, labels=True)
     return Reader(dataset, order, want, rows=lambda _: [(rank * share, (rank + 1) * share)])

@@ -1,18 +1,19 @@
-"""The click-log format: a directory of HDF5 shards and a manifest, written once, read by ranks."""
+"""The click-log format: a directory of HDF5 shards and a manifest, written once, read by ranks.
+
+Writers are imported from heterps_hpc.dataset.write, so that a rank or a planner does not load them.
+"""
 
 from heterps_hpc.dataset.columns import Keys, Rows, offsets_of
 from heterps_hpc.dataset.manifest import Compression, Manifest, Schema, ShardSpec, SlotSpec
-from heterps_hpc.dataset.read.dataset import Dataset
+from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset
 from heterps_hpc.dataset.read.order import Order, Position
 from heterps_hpc.dataset.read.reader import Batch, Reader
-from heterps_hpc.dataset.read.window import Want
-from heterps_hpc.dataset.write.writer import DatasetWriter
 
 __all__ = [
     "Batch",
+    "ColumnSelection",
     "Compression",
     "Dataset",
-    "DatasetWriter",
     "Keys",
     "Manifest",
     "Order",
@@ -22,6 +23,5 @@ __all__ = [
     "Schema",
     "ShardSpec",
     "SlotSpec",
-    "Want",
     "offsets_of",
 ]

@@ -1,9 +1,9 @@
-"""What a dataset says of itself: its columns, its shards and how it was made."""
+"""Manifest of a dataset: its columns, its shards and how it was made."""
 
 from __future__ import annotations
 
 import json
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Self
 
 import xxhash
@@ -76,7 +76,7 @@ class FileSpec(Value):
 
     @field_validator("file")
     @classmethod
-    def _beside_the_manifest(cls, value: str) -> str:
+    def _next_to_the_manifest(cls, value: str) -> str:
         if value != PurePath(value).name or not value.endswith(".h5"):
             raise ValueError(
                 f"file name {value[:80]!r} must be that of an .h5 file, without a path"
@@ -92,7 +92,7 @@ class ShardSpec(FileSpec):
 
     @model_validator(mode="after")
     def _plausible(self) -> Self:
-        # a wrong number is told here, not by running out of memory
+        # a wrong number is refused here, not by running out of memory
         if self.num_rows > _MAX_ROWS_PER_BYTE * self.num_bytes:
             raise ValueError(f"{self.file}: {self.num_rows} rows in {self.num_bytes} bytes")
         return self
@@ -136,10 +136,21 @@ class Manifest(Schema):
         """A hash of the content and its order; the name, the file names and the compression
         do not matter."""
         schema = Schema.model_validate({key: getattr(self, key) for key in Schema.model_fields})
-        told = {
+        identity = {
             "version": self.version,
             "schema": schema.model_dump(mode="json"),
             "block_rows": self.block_rows,
             "shards": [[shard.num_rows, shard.content] for shard in self.shards],
         }
-        return xxhash.xxh3_128_hexdigest(json.dumps(told, sort_keys=True).encode())
+        return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
+
+
+def file_checksum(path: Path) -> str:
+    """XXH3-128 of a file's bytes."""
+    state = xxhash.xxh3_128()
+    buffer = bytearray(1 << 20)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            state.update(view[:count])
+    return state.hexdigest()

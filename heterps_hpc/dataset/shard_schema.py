@@ -25,7 +25,7 @@ from heterps_hpc.dataset.manifest import Compression, Schema
 
 # HDF5 1.10 and later read it, and chunks of a growing column are found without a B-tree.
 LIBVER = ("v110", "v110")
-# Chunks begin on pages: copying out of the page cache is then at its fastest (see recycler.py).
+# Chunks begin on pages: copying out of the page cache is then at its fastest (see buffer_pool.py).
 PAGE_BYTES = 4096
 
 
@@ -70,7 +70,7 @@ def weights_column(slot: str) -> Column:
 
 
 def starts_path(slot: str) -> str:
-    """Where the first key of each block is told."""
+    """Where the first key of each block is listed."""
     return f"slots/{slot}/starts"
 
 

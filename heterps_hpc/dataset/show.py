@@ -1,4 +1,4 @@
-"""Shows a dataset to people: `heterps data info` and `heterps data head`."""
+"""Prints a dataset for people: `heterps data info` and `heterps data head`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from rich.table import Table
 
 from heterps_hpc.dataset.columns import Keys
 from heterps_hpc.dataset.manifest import Manifest
-from heterps_hpc.dataset.read.dataset import Dataset, Verify
+from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset, Verify
 from heterps_hpc.dataset.read.order import Order
 from heterps_hpc.dataset.read.reader import Batch, Reader
-from heterps_hpc.dataset.read.window import Want
 from heterps_hpc.errors import UserError
 
 _MAX_KEYS_SHOWN = 4
@@ -70,14 +69,16 @@ def head(path: Path | str, rows: int = 5, console: Console | None = None) -> Non
     console = console or Console(highlight=False)
     manifest = dataset.manifest
     slots = tuple(slot.name for slot in manifest.slots)
-    want = Want(slots, bool(manifest.dense_columns), bool(manifest.labels), manifest.has_weight)
+    selection = ColumnSelection(
+        slots, bool(manifest.dense_columns), bool(manifest.labels), manifest.has_weight
+    )
     order = Order(dataset, min(rows, manifest.num_rows), shuffle=False, window_rows=1)
-    with Reader(dataset, order, want, num_epochs=1, read_ahead=1) as reader:
+    with Reader(dataset, order, selection, num_epochs=1, read_ahead=1) as reader:
         console.print(_head_table(manifest, next(reader)))
 
 
 def _head_table(manifest: Manifest, batch: Batch) -> Table:
-    """A column for each sample: there are more features than fit side by side."""
+    """A column for each sample: there are more features than fit in one line."""
     count = len(batch.sample_ids)
     table = Table(title=f"{manifest.name}: first {count} of {manifest.num_rows:,} rows")
     table.add_column("column")

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import torch
 
-from heterps_hpc.dataset import Batch, Want
+from heterps_hpc.dataset import Batch, ColumnSelection
 from heterps_hpc.model import LENGTH_PREFIX
 from heterps_hpc.row_ranges import Range
 
@@ -40,9 +40,9 @@ class Feed:
         return torch.from_numpy(self.batch.sample_ids[self._blocks[micro_batch]])
 
 
-def want_of(reads: set[str], *, label: bool, weight: bool) -> Want:
+def want_of(reads: set[str], *, label: bool, weight: bool) -> ColumnSelection:
     """The columns that a stage needs."""
-    return Want(
+    return ColumnSelection(
         slots=tuple(
             sorted(n.removeprefix(LENGTH_PREFIX) for n in reads if n.startswith(LENGTH_PREFIX))
         ),

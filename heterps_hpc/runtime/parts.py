@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from heterps_hpc.config import Job
-from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.dataset import ColumnSelection, Dataset, Order, Reader
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LOSS, SCORE, Model
 from heterps_hpc.runtime.batches import want_of
@@ -119,7 +119,9 @@ class Parts:
     ) -> Reader | LookAhead:
         """Keys of this rank's slots, for all rows of each batch; cold rows are fetched ahead."""
         assert self.shards is not None
-        want = Want(slots=self.shards.data_slots(), dense=False, labels=self.shards.counters)
+        want = ColumnSelection(
+            slots=self.shards.data_slots(), dense=False, labels=self.shards.counters
+        )
         reader = self._reader(dataset, order, want, steps, first, rows=None)
         return LookAhead(reader, self.shards.prefetch) if self.shards.has_tiers else reader
 
@@ -141,14 +143,14 @@ class Parts:
         """Weights of whole batches where samples have weights: their sum divides the loss."""
         if not (dataset.manifest.has_weight and self.writes(LOSS)):
             return None
-        want = Want(slots=(), dense=False, labels=False, weight=True)
+        want = ColumnSelection(slots=(), dense=False, labels=False, weight=True)
         return self._reader(dataset, order, want, steps, first, rows=None)
 
     def _reader(
         self,
         dataset: Dataset,
         order: Order,
-        want: Want,
+        want: ColumnSelection,
         steps: Steps,
         first: int,
         rows: object,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from heterps_hpc.dataset import DatasetWriter, Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset import Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset.write import DatasetWriter
 
 MIXED = Schema(
     slots=(

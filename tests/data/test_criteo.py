@@ -20,7 +20,7 @@ from data_prep.criteo import CriteoSource, main
 from data_prep.hashing import keys_of_integers, missing_key, rare_key
 from data_prep.options import Options
 from data_prep.prepare import prepare
-from heterps_hpc.dataset import Batch, Dataset, Order, Reader, Rows, Want
+from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Order, Reader, Rows
 from heterps_hpc.errors import UserError
 from tests.data.samples import assert_same_keys, write_criteo
 
@@ -98,7 +98,7 @@ def options(out: Path, **more: Any) -> Options:
 
 def read_all(path: Path) -> Batch:
     dataset = Dataset.open(path, verify="checksums")
-    want = Want(CATEGORIES, dense=True, labels=True)
+    want = ColumnSelection(CATEGORIES, dense=True, labels=True)
     order = Order(dataset, dataset.manifest.num_rows, shuffle=False)
     with Reader(dataset, order, want, num_epochs=1) as reader:
         return next(reader)

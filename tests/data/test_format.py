@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heterps_hpc.dataset import Dataset, DatasetWriter, Keys, Order, Reader, Rows, Want
+from heterps_hpc.dataset import ColumnSelection, Dataset, Keys, Order, Reader, Rows
+from heterps_hpc.dataset.write import DatasetWriter
 from heterps_hpc.errors import UserError
 from tests.data.samples import MIXED, assert_rows, mixed_rows, write_mixed
 
-EVERYTHING = Want(("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True)
+EVERYTHING = ColumnSelection(
+    ("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True
+)
 
 
 @pytest.mark.parametrize("compression", ["none", "lzf", "lz4", "zstd"])
@@ -51,7 +54,7 @@ def test_arrays_are_ready_to_use(tmp_path: Path) -> None:
 def test_a_reader_gives_only_what_is_wanted(tmp_path: Path) -> None:
     write_mixed(tmp_path / "d", 50)
     dataset = Dataset.open(tmp_path / "d")
-    with Reader(dataset, Order(dataset, 50), Want(("many",)), num_epochs=1) as reader:
+    with Reader(dataset, Order(dataset, 50), ColumnSelection(("many",)), num_epochs=1) as reader:
         batch = next(reader)
     assert set(batch.slots) == {"many"}
     assert batch.dense is None

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_hpc.counter_rng import permutation
-from heterps_hpc.dataset import Batch, Dataset, Order, Position, Reader, Want
+from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Order, Position, Reader
 from heterps_hpc.errors import UserError
 from heterps_hpc.row_ranges import replica_ranges
 from tests.data.samples import assert_rows, mixed_rows, write_mixed
 
-EVERYTHING = Want(("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True)
+EVERYTHING = ColumnSelection(
+    ("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True
+)
 NUM_ROWS = 613
 GOLDEN = [67, 78, 61, 49, 406, 65, 269, 313]
 

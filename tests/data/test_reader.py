@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from data_prep.synthetic import SyntheticSlot, write_synthetic
-from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.dataset import ColumnSelection, Dataset, Order, Reader
+from heterps_hpc.dataset.read import reader as reader_module
 from heterps_hpc.errors import UserError
 from tests.data.samples import write_mixed
 
 DESCRIPTORS = Path("/proc/self/fd")
-ONE = Want(("one",), labels=True)
+ONE = ColumnSelection(("one",), labels=True)
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_wrong_ranges_are_refused(dataset: Dataset, ranges: list[tuple[int, int]
 
 
 def test_no_rows_wanted_gives_empty_batches(dataset: Dataset) -> None:
-    want = Want(("one", "many", "heavy"), dense=True, labels=True)
+    want = ColumnSelection(("one", "many", "heavy"), dense=True, labels=True)
     with Reader(dataset, Order(dataset, 50), want, rows=lambda n: [], num_epochs=1) as reader:
         batches = list(reader)
     assert len(batches) == 10
@@ -74,26 +75,22 @@ def test_close_ends_the_thread_and_closes_the_files(dataset: Dataset) -> None:
         next(reader)
 
 
-def test_read_ahead_is_bounded(dataset: Dataset) -> None:
-    calls = []
-
-    def note(num_rows: int) -> list[tuple[int, int]]:
-        calls.append(num_rows)
-        return [(0, num_rows)]
-
+@pytest.mark.parametrize("read_ahead", [1, 3])
+def test_read_ahead_is_bounded(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, read_ahead: int
+) -> None:
+    made: list[int] = []
+    make = reader_module._batch
+    monkeypatch.setattr(reader_module, "_batch", lambda *args: (made.append(1), make(*args))[1])
     order = Order(dataset, 16, window_rows=16)
-    with Reader(dataset, order, ONE, rows=note, read_ahead=1) as reader:
-        reader._picker._known = _Forgetful()  # type: ignore[assignment]
-        time.sleep(0.3)
-        assert len(calls) <= 4
-        next(reader)
-
-
-class _Forgetful(dict[int, object]):
-    """A cache that keeps nothing, so that every window asks for its rows."""
-
-    def __setitem__(self, key: int, value: object) -> None:
-        pass
+    with Reader(dataset, order, ONE, read_ahead=read_ahead) as reader:
+        for taken in range(4):
+            while len(made) < read_ahead + 1 + taken:  # --timeout ends this if the thread is dead
+                time.sleep(0.001)
+            time.sleep(0.1)  # a thread without a bound would go through all 32 batches
+            assert reader._ready.qsize() == read_ahead
+            assert len(made) == read_ahead + 1 + taken  # those ready, and one in its hands
+            next(reader)
 
 
 def _use_after_fork(reader: Reader, answers: multiprocessing.Queue[str]) -> None:
@@ -118,7 +115,7 @@ def test_no_handle_crosses_a_fork(tmp_path: Path, compression: str) -> None:
     dataset = Dataset.open(tmp_path / "d")
     fork = multiprocessing.get_context("fork")
     answers = fork.Queue()
-    with Reader(dataset, Order(dataset, 50, window_rows=16), Want(("one",))) as reader:
+    with Reader(dataset, Order(dataset, 50, window_rows=16), ColumnSelection(("one",))) as reader:
         first = next(reader)
         child = fork.Process(target=_use_after_fork, args=(reader, answers))
         child.start()
@@ -143,9 +140,9 @@ def test_many_processes_read_at_once(dataset: Dataset) -> None:
 
 MEASURE = """
 import resource, sys
-from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.dataset import Dataset, Order, Reader, ColumnSelection
 dataset = Dataset.open(sys.argv[1])
-want = Want(tuple(slot.name for slot in dataset.manifest.slots), dense=True, labels=True)
+want = ColumnSelection(tuple(slot.name for slot in dataset.manifest.slots), dense=True, labels=True)
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 order = Order(dataset, 512, window_rows=16384)

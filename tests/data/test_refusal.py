@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import pytest
 
-from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.dataset import ColumnSelection, Dataset, Order, Reader
 from heterps_hpc.errors import UserError
 from tests.data.samples import write_mixed
 
@@ -88,7 +88,7 @@ def test_a_shard_of_another_length(path: Path) -> None:
     change_manifest(path, swap)
     dataset = Dataset.open(path)
     with (
-        Reader(dataset, Order(dataset, 50), Want(("one",))) as reader,
+        Reader(dataset, Order(dataset, 50), ColumnSelection(("one",))) as reader,
         pytest.raises(UserError, match=r"num_rows is \d+, but the manifest says"),
     ):
         list(reader)
@@ -98,7 +98,7 @@ def test_a_shard_without_the_column(path: Path, tmp_path: Path) -> None:
     change_manifest(path, lambda told: told["slots"][0].update(name="other"))
     dataset = Dataset.open(path)
     with (
-        Reader(dataset, Order(dataset, 50), Want(("other",))) as reader,
+        Reader(dataset, Order(dataset, 50), ColumnSelection(("other",))) as reader,
         pytest.raises(UserError, match=r"column 'slots/other/keys' is None"),
     ):
         next(reader)
@@ -109,7 +109,7 @@ def test_a_shard_that_is_not_hdf5(path: Path) -> None:
     shard.write_bytes(b"\0" * shard.stat().st_size)
     dataset = Dataset.open(path)
     with (
-        Reader(dataset, Order(dataset, 500), Want(("one",))) as reader,
+        Reader(dataset, Order(dataset, 500), ColumnSelection(("one",))) as reader,
         pytest.raises(UserError, match=r"shard-00000\.h5: the shard is damaged"),
     ):
         next(reader)
@@ -118,7 +118,7 @@ def test_a_shard_that_is_not_hdf5(path: Path) -> None:
 def test_unknown_columns(path: Path) -> None:
     dataset = Dataset.open(path)
     with pytest.raises(UserError, match="no slot 'mny'; did you mean 'many'"):
-        Reader(dataset, Order(dataset, 50), Want(("mny",)))
+        Reader(dataset, Order(dataset, 50), ColumnSelection(("mny",)))
     with pytest.raises(UserError, match="no slot"):
         dataset.key_sample("nothing")
 
@@ -156,7 +156,7 @@ def test_ragged_columns_that_disagree(path: Path, column: str) -> None:
     change_manifest(path, lambda told: told["shards"][0].update(num_bytes=shard.stat().st_size))
     dataset = Dataset.open(path)
     with (
-        Reader(dataset, Order(dataset, 500), Want(("many",))) as reader,
+        Reader(dataset, Order(dataset, 500), ColumnSelection(("many",))) as reader,
         pytest.raises(UserError, match=r"shard-00000\.h5: block .* the shard is damaged"),
     ):
         next(reader)

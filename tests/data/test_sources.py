@@ -22,14 +22,14 @@ from data_prep.prepare import prepare
 from data_prep.recipe import DenseColumn, LabelColumn, Recipe, SlotColumn
 from data_prep.table import main as table_main
 from data_prep.table import table_source
-from heterps_hpc.dataset import Batch, Dataset, Keys, Order, Reader, Want
+from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Keys, Order, Reader
 from heterps_hpc.errors import UserError
 
 
 def read_all(path: Path) -> Batch:
     dataset = Dataset.open(path, verify="checksums")
     manifest = dataset.manifest
-    want = Want(
+    want = ColumnSelection(
         tuple(slot.name for slot in manifest.slots),
         bool(manifest.dense_columns),
         True,

@@ -18,7 +18,7 @@ from data_prep.synthetic import (
     zipf_ranks,
 )
 from heterps_hpc.config import SyntheticData
-from heterps_hpc.dataset import Batch, Dataset, Order, Reader, Want
+from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Order, Reader
 from heterps_hpc.dataset.show import head, info
 from heterps_hpc.errors import UserError
 
@@ -32,7 +32,7 @@ SLOTS = [
 def read_all(path: Path) -> Batch:
     dataset = Dataset.open(path)
     manifest = dataset.manifest
-    want = Want(tuple(slot.name for slot in manifest.slots), True, True)
+    want = ColumnSelection(tuple(slot.name for slot in manifest.slots), True, True)
     with Reader(dataset, Order(dataset, manifest.num_rows, shuffle=False), want) as reader:
         return next(reader)
 

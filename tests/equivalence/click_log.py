@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heterps_hpc.dataset import Dataset, DatasetWriter, Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset import Dataset, Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset.write import DatasetWriter
 
 NUM_ROWS = 211
 NUM_DENSE = 3

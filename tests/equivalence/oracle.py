@@ -20,7 +20,7 @@ from torch import Tensor
 
 from heterps_hpc.config import Job, SparseOptimizer
 from heterps_hpc.core import Table, TableConfig
-from heterps_hpc.dataset import Batch, Dataset, Keys, Order, Reader, Want
+from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Keys, Order, Reader
 from heterps_hpc.model import LENGTH_PREFIX, Layer, Lookup, Model, TableSpec
 from heterps_hpc.models.initial import make_module
 from heterps_hpc.models.layers import samples
@@ -163,7 +163,7 @@ class Oracle:
         if self.job.data.test is None:
             return {}
         test = Dataset.open(self.job.data.test)
-        want = Want(slots=tuple(self.model.data_slots()), dense=True, labels=True)
+        want = ColumnSelection(slots=tuple(self.model.data_slots()), dense=True, labels=True)
         order = Order(test, test.manifest.num_rows, shuffle=False)
         with Reader(test, order, want) as reader:
             batch = next(reader)
@@ -183,7 +183,7 @@ class Oracle:
         data, train = self.job.data, self.job.train
         order = Order(self.dataset, train.batch_size, train.seed, data.shuffle, data.drop_last)
         manifest = self.dataset.manifest
-        want = Want(
+        want = ColumnSelection(
             slots=tuple(self.model.data_slots()),
             dense=bool(manifest.dense_columns),
             labels=True,

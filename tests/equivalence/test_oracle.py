@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heterps_hpc.config import Job, SparseOptimizer
-from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.dataset import ColumnSelection, Dataset, Order, Reader
 from heterps_hpc.models.initial import make_module
 from tests.equivalence.cases import Case, make_job, make_model
 from tests.equivalence.click_log import write_click_logs
@@ -39,7 +39,7 @@ def plain_torch(job: Job) -> tuple[list[float], dict[str, torch.Tensor]]:
     model = make_model(job, dataset.manifest)
     slots = [lookup.slot for lookup in model.lookups]
     order = Order(dataset, job.train.batch_size, job.train.seed)
-    want = Want(slots=tuple(slots), dense=True, labels=True)
+    want = ColumnSelection(slots=tuple(slots), dense=True, labels=True)
     with Reader(dataset, order, want) as reader:
         batches = [next(reader) for _ in range(job.train.steps or 0)]
     vocabulary, bags = {}, {}

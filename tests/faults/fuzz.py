@@ -24,7 +24,7 @@ from heterps_hpc.checkpoint.manifest import Manifest
 from heterps_hpc.checkpoint.shardwriter import structure_checksum
 from heterps_hpc.checkpoint.verify import verify
 from heterps_hpc.core import Rows, Table, TableConfig
-from heterps_hpc.dataset import Dataset, Order, Reader, Want
+from heterps_hpc.dataset import ColumnSelection, Dataset, Order, Reader
 from heterps_hpc.errors import UserError
 from tests.checkpoint.made import NUM_PARTITIONS, make_checkpoint
 from tests.equivalence.click_log import write_click_log
@@ -131,7 +131,9 @@ def use_dataset(path: Path) -> None:
     """Read a whole epoch."""
     dataset = Dataset.open(path)
     order = Order(dataset, 64)
-    want = Want(slots=tuple(slot.name for slot in dataset.manifest.slots), dense=True, labels=True)
+    want = ColumnSelection(
+        slots=tuple(slot.name for slot in dataset.manifest.slots), dense=True, labels=True
+    )
     with Reader(dataset, order, want, num_epochs=1) as reader:
         for _ in reader:
             pass

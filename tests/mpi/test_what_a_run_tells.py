@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from heterps_hpc.dataset import (
+    ColumnSelection,
     Dataset,
-    DatasetWriter,
     Keys,
     Order,
     Reader,
     Rows,
     Schema,
     SlotSpec,
-    Want,
 )
+from heterps_hpc.dataset.write import DatasetWriter
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.runtime.metrics.quality import auc, log_loss
 from tests.equivalence.cases import BATCH_SIZE, CLUSTER, Case
@@ -118,7 +118,7 @@ def stored_labels(path: Path) -> np.ndarray:
     """The labels of a data set as they are stored."""
     dataset = Dataset.open(path)
     order = Order(dataset, BATCH_SIZE, shuffle=False)
-    with Reader(dataset, order, Want(slots=(), labels=True), num_epochs=1) as reader:
+    with Reader(dataset, order, ColumnSelection(slots=(), labels=True), num_epochs=1) as reader:
         blocks = [batch.labels for batch in reader]
     return np.concatenate([block[:, 0] for block in blocks if block is not None])
 

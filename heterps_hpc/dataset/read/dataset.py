@@ -1,7 +1,9 @@
-"""Opens a dataset, and refuses one whose manifest and shards disagree."""
+"""Opens a dataset, refuses one whose manifest and shards disagree, and finds selected columns."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -9,8 +11,15 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc.dataset.manifest import KEY_SAMPLE_SIZE, MANIFEST_FILE, FileSpec, Manifest
-from heterps_hpc.dataset.write.shard_writer import file_checksum
+from heterps_hpc.dataset import shard_schema
+from heterps_hpc.dataset.manifest import (
+    KEY_SAMPLE_SIZE,
+    MANIFEST_FILE,
+    FileSpec,
+    Manifest,
+    file_checksum,
+)
+from heterps_hpc.dataset.shard_schema import Column
 from heterps_hpc.errors import UserError
 from heterps_hpc.validation import nearest
 
@@ -50,7 +59,7 @@ class Dataset:
 
     def _check_file(self, spec: FileSpec, verify: Verify) -> None:
         path = self.path / spec.file
-        remedy = "prepare the dataset again, or copy that file anew"
+        remedy = "prepare the dataset again, or copy that file again"
         try:
             num_bytes = path.stat().st_size
         except FileNotFoundError:
@@ -79,3 +88,92 @@ class Dataset:
                 return sample
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             raise UserError(f"{path}: damaged: {error}; prepare the dataset again") from error
+
+
+@dataclass(frozen=True)
+class ColumnSelection:
+    """The columns that a rank needs; it reads no others."""
+
+    slots: tuple[str, ...] = ()
+    dense: bool = False
+    labels: bool = False
+    weight: bool = False
+    group: bool = False
+
+    def check(self, dataset: Dataset) -> None:
+        """UserError if the dataset does not have them."""
+        manifest = dataset.manifest
+        known = [slot.name for slot in manifest.slots]
+        for name in self.slots:
+            if name not in known:
+                raise UserError(f"{dataset.path}: no slot {name!r}; {nearest(name, known)}")
+        for wanted, there, what in (
+            (self.dense, bool(manifest.dense_columns), "dense columns"),
+            (self.labels, bool(manifest.labels), "labels"),
+            (self.weight, manifest.has_weight, "sample weight"),
+            (self.group, manifest.has_group, "group id"),
+        ):
+            if wanted and not there:
+                raise UserError(f"{dataset.path}: it has no {what}, but the reader asks for them")
+
+
+@dataclass(frozen=True)
+class ManyColumns:
+    """Where a slot of many keys per sample is: the keys, their numbers and, maybe, weights."""
+
+    name: str
+    keys: Column
+    lengths: Column
+    weights: Column | None
+
+
+@dataclass(frozen=True)
+class SelectedColumns:
+    """The columns of a selection, by the way in which they are read."""
+
+    single: dict[str, Column]
+    one: dict[str, Column]
+    many: tuple[ManyColumns, ...]
+
+    @classmethod
+    def of(cls, dataset: Dataset, selection: ColumnSelection) -> SelectedColumns:
+        """What a selection means in a dataset; UserError where the dataset does not have it."""
+        selection.check(dataset)
+        manifest = dataset.manifest
+        single = {
+            "dense": (selection.dense, shard_schema.dense_column(manifest)),
+            "labels": (selection.labels, shard_schema.labels_column(manifest)),
+            "weight": (selection.weight, shard_schema.WEIGHT),
+            "group": (selection.group, shard_schema.GROUP),
+        }
+        slots = [manifest.slot(name) for name in dict.fromkeys(selection.slots)]
+        return cls(
+            {use: column for use, (selected, column) in single.items() if selected},
+            {s.name: shard_schema.keys_column(s.name, s.kind) for s in slots if s.kind == "one"},
+            tuple(
+                ManyColumns(
+                    slot.name,
+                    shard_schema.keys_column(slot.name, slot.kind),
+                    shard_schema.lengths_column(slot.name),
+                    shard_schema.weights_column(slot.name) if slot.weighted else None,
+                )
+                for slot in slots
+                if slot.kind == "many"
+            ),
+        )
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """All of them."""
+        return [*self.various, *self.one.values(), *self.by_key]
+
+    @cached_property
+    def various(self) -> list[Column]:
+        """Those with one item per row that are not keys."""
+        return [*self.single.values(), *(slot.lengths for slot in self.many)]
+
+    @cached_property
+    def by_key(self) -> list[Column]:
+        """Those of slots with many keys."""
+        groups = [(slot.keys, slot.weights) for slot in self.many]
+        return [column for group in groups for column in group if column]

@@ -1,4 +1,4 @@
-"""Gives a rank its batches: a background thread reads ahead, the caller gets ready arrays."""
+"""Gives a rank its batches: a background thread prefetches, the caller gets ready arrays."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.dataset.columns import Keys, Rows
-from heterps_hpc.dataset.read.dataset import Dataset
-from heterps_hpc.dataset.read.loaded import LoadedWindow
+from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset
 from heterps_hpc.dataset.read.order import Order, Position, Window
-from heterps_hpc.dataset.read.window import Want, WindowLoader
+from heterps_hpc.dataset.read.window import LoadedWindow, WindowLoader
 from heterps_hpc.errors import UserError
 
 START = Position()
@@ -64,11 +63,11 @@ class Cut(NamedTuple):
 
 
 class Reader:
-    """Iterates over batches from a position on; memory: one window of the wanted columns, and
-    the batches that wait or are in use.
+    """Iterates over batches from a position on; memory: one window of the selected columns,
+    and the batches that wait or are in use.
 
     `rows` maps the number of rows of a batch to the ascending ranges of them that this rank
-    wants; None means all. `read_ahead` batches wait ready. Errors of the background thread are
+    wants; None means all. `read_ahead` batches are prefetched. Errors of the background thread are
     raised by the next `next()`. A reader lives in the process that made it.
     """
 
@@ -76,7 +75,7 @@ class Reader:
         self,
         dataset: Dataset,
         order: Order,
-        want: Want,
+        selection: ColumnSelection,
         rows: RowsOf | None = None,
         start: Position = START,
         num_epochs: int | None = None,
@@ -88,17 +87,17 @@ class Reader:
             raise UserError(f"no {start} in epochs of {order.num_batches} batches")
         self._order = order
         self._picker = RowPicker(rows)
-        self._loader = WindowLoader(dataset, order.table, want, read_ahead)
+        self._loader = WindowLoader(dataset, order.table, selection, read_ahead)
         self._num_epochs = num_epochs
         self._next = start
         self._pid = os.getpid()
         self._stop = threading.Event()
         # Two plain queues, for they take a tenth of the time of a bounded one: batches go one way
-        # and the room that they took up comes back the other.
+        # and a permit to make another comes back the other.
         self._ready: queue.SimpleQueue[Batch | BaseException | None] = queue.SimpleQueue()
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(read_ahead):
-            self._room.put(None)
+            self._permits.put(None)
         self._over = False
         self._thread = threading.Thread(
             target=self._work, args=(start,), name="heterps-reader", daemon=True
@@ -107,7 +106,7 @@ class Reader:
 
     @property
     def position(self) -> Position:
-        """The batch that the next `next()` gives; give it to a new reader to go on from here."""
+        """The batch that the next `next()` gives; give it to a new reader to continue from here."""
         return self._next
 
     def __iter__(self) -> Iterator[Batch]:
@@ -122,7 +121,7 @@ class Reader:
             raise StopIteration
         item = self._ready.get()
         if isinstance(item, Batch):
-            self._room.put(None)
+            self._permits.put(None)
             self._next = self._order.advance(Position(item.epoch, item.index))
             return item
         self._over = True
@@ -136,7 +135,7 @@ class Reader:
             return
         self._stop.set()
         self._over = True
-        self._room.put(None)  # the thread may be waiting for it
+        self._permits.put(None)  # the thread may be waiting for it
         self._thread.join()
         self._loader.close()
 
@@ -151,7 +150,7 @@ class Reader:
     def _work(self, start: Position) -> None:
         try:
             for batch in self._batches(start):
-                self._room.get()
+                self._permits.get()
                 if self._stop.is_set():
                     return
                 self._ready.put(batch)
@@ -175,7 +174,7 @@ class Reader:
 
     def _batches(self, start: Position) -> Iterator[Batch]:
         """Cut windows into batches; a batch may have rows of several windows."""
-        pieces: list[Rows] = []
+        parts: list[Rows] = []
         for position, window, following in self._windows(start):
             self._loader.open(window)  # before anything is made of the sizes that it claims
             cuts = self._cuts(window, position.batch)
@@ -186,12 +185,12 @@ class Reader:
             blocks_per_cut = -(-self._order.blocks_per_window // len(cuts))
             done = 0
             for cut in cuts:
-                pieces.append(loaded.cut(done, done + cut.num_rows))
+                parts.append(loaded.cut(done, done + cut.num_rows))
                 done += cut.num_rows
                 if cut.complete:
                     num_rows = self._order.batch_rows(cut.batch)
-                    yield _batch(position.epoch, cut.batch, num_rows, Rows.join(pieces))
-                    pieces = []
+                    yield _batch(position.epoch, cut.batch, num_rows, Rows.join(parts))
+                    parts = []
                 for _ in islice(hints, blocks_per_cut):
                     pass
             del loaded  # its memory serves the next window

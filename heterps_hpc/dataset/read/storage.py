@@ -1,7 +1,9 @@
 """Reads ranges of columns out of shards: uncompressed chunks by plain pread, others by HDF5.
 
-HDF5 tells where each chunk lies in the file; for unfiltered chunks that is all a reader needs,
-and a pread straight into the destination costs a fraction of a trip through the HDF5 library.
+HDF5 knows where each chunk lies in the file; for unfiltered chunks that is all a reader needs, and
+a pread straight into the destination costs a fraction of a call of the HDF5 library. Writers put
+the chunks of a block one behind the other, column by column, so that a rank which selects many
+columns of a block needs few reads.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import hdf5plugin  # noqa: F401  (registers the filters with HDF5)
@@ -21,14 +23,67 @@ from numpy.typing import NDArray
 
 from heterps_hpc.dataset import shard_schema
 from heterps_hpc.dataset.manifest import Manifest, ShardSpec
-from heterps_hpc.dataset.read.blocks import Blocks
 from heterps_hpc.dataset.read.dataset import Dataset
 from heterps_hpc.dataset.shard_schema import Column
 from heterps_hpc.errors import UserError
 
 _MAX_OPEN = 64
+_MAX_BUFFERS = 512  # of one read; systems allow 1024
 
 _open_files: weakref.WeakSet[ShardFile] = weakref.WeakSet()
+
+
+class Group(NamedTuple):
+    """Columns of one block that one read can get: the first in the order, one past the last, and
+    where they lie in the file."""
+
+    first: int
+    last: int
+    address: int
+    num_bytes: int
+
+
+class Blocks:
+    """The places of the blocks of a shard's columns of one item per row."""
+
+    def __init__(
+        self, columns: Sequence[Column], addresses: Mapping[str, list[int]], block_rows: int
+    ) -> None:
+        by_row = [column for column in columns if column.per == "row"]
+        there = [place for place, column in enumerate(by_row) if addresses.get(column.path)]
+        # which of the columns are here, in the order of the file
+        self.order = sorted(there, key=lambda place: addresses[by_row[place].path][0])
+        chosen = [by_row[place] for place in self.order]
+        self._groups: list[Group] = []
+        self._ends: list[int] = [0]
+        if chosen:
+            sizes = [column.item_bytes * block_rows for column in chosen]
+            places = np.array([addresses[column.path] for column in chosen], np.int64)
+            self._find(places, np.array(sizes, np.int64))
+
+    def _find(self, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Of all blocks at once: one by one takes longer than reading them."""
+        begins = np.ones(places.shape, bool)
+        begins[1:] = np.diff(places, axis=0) != sizes[:-1, None]
+        begins[::_MAX_BUFFERS] = True
+        blocks, firsts = np.nonzero(begins.T)
+        lasts = np.append(firsts[1:], 0)
+        lasts[lasts == 0] = len(sizes)  # the next group begins another block
+        size_before = np.append(0, np.cumsum(sizes))
+        fields = (
+            firsts,
+            lasts,
+            places[firsts, blocks],
+            size_before[lasts] - size_before[firsts],
+        )
+        self._groups = list(
+            map(Group._make, zip(*(field.tolist() for field in fields), strict=True))
+        )
+        self._ends += np.cumsum(begins.sum(axis=0)).tolist()
+
+    def groups(self, block: int) -> list[Group]:
+        """The columns of a block, by what one read can get."""
+        return self._groups[self._ends[block] : self._ends[block + 1]]
 
 
 class ShardFile:
@@ -51,7 +106,7 @@ class ShardFile:
         try:
             with self._hdf5_errors():
                 self._check_header(spec)
-                self._told_addresses = self._read_addresses(manifest)
+                self._listed_addresses = self._read_addresses(manifest)
                 for column in columns:
                     self._add(column, spec.num_rows)
             self._by_row = [column for column in columns if column.per == "row"]
@@ -93,13 +148,13 @@ class ShardFile:
 
     def _check_header(self, spec: ShardSpec) -> None:
         for name, expected in (("num_rows", spec.num_rows), ("block_rows", self.block_rows)):
-            # numbers only: strings live in a heap, and HDF5 can loop for ever in a damaged one
+            # numbers only: strings live in a heap, and HDF5 can loop forever in a damaged one
             attribute = h5py.h5a.open(self._file.id, name.encode())
             is_number = attribute.get_type().get_class() == h5py.h5t.INTEGER
-            told = self._file.attrs[name] if is_number else None
-            if told != expected:
+            found = self._file.attrs[name] if is_number else None
+            if found != expected:
                 raise UserError(
-                    f"{self.path}: {name} is {told}, but the manifest says {expected}; "
+                    f"{self.path}: {name} is {found}, but the manifest says {expected}; "
                     "the shard is from another dataset: prepare it again"
                 )
 
@@ -142,20 +197,20 @@ class ShardFile:
         return starts
 
     def _read_addresses(self, manifest: Manifest) -> dict[str, list[int]]:
-        """The addresses that the shard tells, if it does."""
+        """The addresses that the shard lists, if it does."""
         if shard_schema.CHUNK_COUNTS not in self._file:
             return {}
         paths = [column.path for column in shard_schema.columns_of(manifest)]
         ends = np.cumsum(self._file[shard_schema.CHUNK_COUNTS][()]).tolist()
-        told = self._file[shard_schema.CHUNK_ADDRESSES][()].tolist()
+        listed = self._file[shard_schema.CHUNK_ADDRESSES][()].tolist()
         firsts = [0, *ends[:-1]]
         places = zip(paths, firsts, ends, strict=True)
-        return {path: told[first:end] for path, first, end in places}
+        return {path: listed[first:end] for path, first, end in places}
 
     def _addresses(self, dataset: Any, column: Column) -> list[int]:
         """Where each chunk lies in the file."""
         count = -(-dataset.shape[0] // self.block_rows)
-        addresses = self._told_addresses.get(column.path)
+        addresses = self._listed_addresses.get(column.path)
         if addresses is None:
             addresses = shard_schema.chunk_addresses(h5py.Dataset(dataset), self.block_rows)
         if len(addresses) != count:
@@ -190,8 +245,8 @@ class ShardFile:
             while end * step < last and addresses[end] == address + (end - chunk) * chunk_bytes:
                 end += 1  # neighbours in the file too: one read for all of them
             count = min(last, end * step) - first
-            piece = view[done : done + count * size]
-            self._pread(piece, count * size, address + within * size)
+            part = view[done : done + count * size]
+            self._pread(part, count * size, address + within * size)
             done += count * size
             first += count
 
@@ -223,7 +278,7 @@ class ShardFile:
             self._will_need(group.address, group.num_bytes)
 
     def announce(self, column: Column, first: int, last: int) -> None:
-        """Let the system fetch items that will be read soon, where it can be told their place."""
+        """Let the system fetch items that will be read soon, where their place is known."""
         addresses = self._chunks.get(column.path)
         if addresses is None or first == last:
             return
@@ -243,7 +298,7 @@ class ShardFile:
 
     def _pread(self, out: Any, num_bytes: int, offset: int) -> None:
         count = os.preadv(self._descriptor, [out], offset)
-        while count < num_bytes:  # rare: a signal, or a disk that reads in smaller pieces
+        while count < num_bytes:  # rare: a signal, or a disk that reads less at once
             view = memoryview(out).cast("B")[count:num_bytes]
             more = os.preadv(self._descriptor, [view], offset + count)
             if more == 0:
@@ -251,7 +306,7 @@ class ShardFile:
             count += more
 
     def abandon(self) -> None:
-        """Let go of a file that belongs to the process which forked this one."""
+        """Drop a file that belongs to the process which forked this one."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -262,7 +317,7 @@ class ShardFile:
             os.close(nothing)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -272,7 +327,7 @@ class ShardFile:
 
 
 def _drop_parents_files() -> None:
-    """In the child of a fork: let go of the parent's files."""
+    """In the child of a fork: drop the parent's files."""
     for shard in list(_open_files):
         shard.abandon()
     _open_files.clear()

@@ -1,1 +1,5 @@
-"""What data_prep writes a click log with."""
+"""Writes click logs; data_prep uses it, ranks and planners do not import it."""
+
+from heterps_hpc.dataset.write.writer import DatasetWriter
+
+__all__ = ["DatasetWriter"]

@@ -1,8 +1,13 @@
-"""Writes one shard: whole and named at the end, or not there at all."""
+"""Writes one shard: whole and named at the end, or not there at all.
+
+HDF5 never sees a failed write (see `Sink`): it could not close its file any more and would bring
+the whole process down at exit.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +24,15 @@ from numpy.typing import NDArray
 from heterps_hpc.counter_rng import random_bits, seed_of
 from heterps_hpc.dataset import shard_schema
 from heterps_hpc.dataset.columns import Rows, check_rows
-from heterps_hpc.dataset.manifest import FORMAT, VERSION, Compression, FileSpec, Schema, ShardSpec
-from heterps_hpc.dataset.write.sink import Sink
+from heterps_hpc.dataset.manifest import (
+    FORMAT,
+    VERSION,
+    Compression,
+    FileSpec,
+    Schema,
+    ShardSpec,
+    file_checksum,
+)
 from heterps_hpc.dataset.write.sketch import Cardinality, KeySample
 from heterps_hpc.errors import UserError
 
@@ -153,7 +165,7 @@ class ShardWriter:
 
     def _extend_rows(self, columns: dict[str, NDArray[Any]]) -> None:
         """Append to columns of one item per row, block by block: a reader that wants several of
-        them finds their chunks side by side."""
+        them finds their chunks next to each other."""
         if self.options.compression != "none":
             for path, data in columns.items():
                 self._extend(path, data)
@@ -213,14 +225,14 @@ class ShardWriter:
             self._file.close()
             self._sink.check()
             self._sink.close()
-            told = settle(self._partial, self.path)
+            saved = settle(self._partial, self.path)
         content = xxhash.xxh3_128()
         for column in self._columns:
             content.update(column.path.encode() + b"\0" + self._hashes[column.path].digest())
-        return ShardSpec(**told.model_dump(), num_rows=self.num_rows, content=content.hexdigest())
+        return ShardSpec(**saved.model_dump(), num_rows=self.num_rows, content=content.hexdigest())
 
     def _write_chunk_addresses(self) -> None:
-        """Tell readers where the chunks lie: asking HDF5 for each takes longer than reading it."""
+        """Record where the chunks lie: asking HDF5 for each takes longer than reading it."""
         if self.options.compression != "none":
             return
         self._file.flush()
@@ -258,27 +270,16 @@ def settle(partial: Path, final: Path) -> FileSpec:
     """Make a finished file durable, then give it its name."""
     with partial.open("rb") as file:
         os.fsync(file.fileno())
-    told = FileSpec(
+    spec = FileSpec(
         file=final.name, num_bytes=partial.stat().st_size, checksum=file_checksum(partial)
     )
     partial.replace(final)
-    return told
-
-
-def file_checksum(path: Path) -> str:
-    """XXH3-128 of a file's bytes."""
-    state = xxhash.xxh3_128()
-    buffer = bytearray(1 << 20)
-    view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            state.update(view[:count])
-    return state.hexdigest()
+    return spec
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the disk says into something the user can act on."""
+    """Turn errors of the disk into something that the user can act on."""
     try:
         yield
     except PermissionError as error:
@@ -292,3 +293,66 @@ def disk_errors(path: Path) -> Iterator[None]:
                 "finished shards are kept"
             ) from error
         raise UserError(f"{path}: cannot write it: {error}") from error
+
+
+class Sink:
+    """What h5py needs of a file, in front of a plain unbuffered one.
+
+    It notes the first error, swallows all that comes after it, and the writer asks for the error
+    when it can act on it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = io.FileIO(path, "w+")
+        self._error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise the first error of a write, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def write(self, data: Any) -> int:
+        """Write all of it, or note why not."""
+        view = memoryview(data).cast("B")
+        size = len(view)
+        if self._error is None:
+            try:
+                while view:  # a nearly full disk takes part of it first
+                    view = view[self._file.write(view) :]
+            except OSError as error:
+                self._error = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the size; extending a file may fail as a write does."""
+        if self._error is None:
+            try:
+                return self._file.truncate(size)
+            except OSError as error:
+                self._error = error
+        return size or 0
+
+    def readinto(self, buffer: Any) -> int:
+        """Read; beyond an error there are zeros."""
+        count = self._file.readinto(buffer) or 0
+        memoryview(buffer).cast("B")[count:] = bytes(len(buffer) - count)
+        return len(buffer)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read."""
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Place."""
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

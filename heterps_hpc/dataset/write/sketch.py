@@ -18,7 +18,7 @@ _EXACT_LIMIT = 4096
 _REGISTER_BITS = 14
 _NUM_REGISTERS = 1 << _REGISTER_BITS
 _CACHE_BITS = 14
-_PIECE = 8192
+_CHUNK = 8192
 
 
 class Cardinality:
@@ -33,9 +33,9 @@ class Cardinality:
 
     def add(self, keys: UInt64s) -> None:
         """Count some keys, repeats and all."""
-        # in pieces that stay in the processor's cache, and of which the first fills our own
-        for first in range(0, len(keys), _PIECE):
-            self._add(keys[first : first + _PIECE])
+        # in chunks that stay in the processor's cache, and of which the first fills our own
+        for first in range(0, len(keys), _CHUNK):
+            self._add(keys[first : first + _CHUNK])
 
     def _add(self, keys: UInt64s) -> None:
         places = (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _CACHE_BITS)

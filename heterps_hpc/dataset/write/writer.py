@@ -27,10 +27,10 @@ from heterps_hpc.dataset.write.shard_writer import (
     ShardOptions,
     ShardStats,
     ShardWriter,
+    Sink,
     disk_errors,
     settle,
 )
-from heterps_hpc.dataset.write.sink import Sink
 from heterps_hpc.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -97,8 +97,8 @@ class DatasetWriter:
             if self._current is None:
                 number = len(self._shards)
                 self._current = ShardWriter(self.path / shard_name(number), number, self.options)
-            room = self.rows_per_shard - self._current.num_rows
-            last = min(total, first + room)
+            capacity = self.rows_per_shard - self._current.num_rows
+            last = min(total, first + capacity)
             whole = first == 0 and last == total
             self._current.append(rows if whole else rows.cut(first, last))
             first = last

@@ -12,25 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps_hpc.dataset import (
+    ColumnSelection,
     Dataset,
-    DatasetWriter,
     Keys,
     Order,
     Reader,
     Rows,
     Schema,
     SlotSpec,
-    Want,
     offsets_of,
-    reader,
 )
+from heterps_hpc.dataset.columns import Ragged
+from heterps_hpc.dataset.read import reader
 from heterps_hpc.dataset.read import storage as storage_module
-from heterps_hpc.dataset.read.ragged import Ragged
 from heterps_hpc.dataset.read.storage import Storage
 from heterps_hpc.dataset.shard_schema import LIBVER, chunk_addresses, columns_of
+from heterps_hpc.dataset.write import DatasetWriter
 from tests.data.samples import assert_rows, assert_same_keys, write_mixed
 
-EVERYTHING = Want(("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True)
+EVERYTHING = ColumnSelection(
+    ("one", "many", "heavy"), dense=True, labels=True, weight=True, group=True
+)
 
 
 EVEN = Schema(
@@ -90,7 +92,7 @@ def test_any_columns_of_side_by_side_ones(
     even: tuple[Dataset, Rows], shuffle: bool, slots: tuple[str, ...]
 ) -> None:
     dataset, rows = even
-    want = Want(slots, dense=True, labels="a" in slots)
+    want = ColumnSelection(slots, dense=True, labels="a" in slots)
     order = Order(dataset, 300, shuffle=shuffle, window_rows=2048)
     seen = 0
     with Reader(dataset, order, want, num_epochs=1) as batches:
@@ -159,7 +161,7 @@ def test_shards_with_chunks_anywhere_are_read(
     assert len(storage.shard(0)._blocks.groups(1)) > 1
     storage.close()
     seen = 0
-    want = Want(("a", "b", "c", "four"), dense=True, labels=True)
+    want = ColumnSelection(("a", "b", "c", "four"), dense=True, labels=True)
     order = Order(dataset, 300, shuffle=shuffle, window_rows=2048)
     with Reader(dataset, order, want, num_epochs=1) as batches:
         for batch in batches:
@@ -206,7 +208,7 @@ def test_a_slow_disk_is_told_what_comes(
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_batch_that_is_held_does_not_change(even: tuple[Dataset, Rows], shuffle: bool) -> None:
     dataset, rows = even
-    want = Want(("a", "b", "c", "four"), dense=True)
+    want = ColumnSelection(("a", "b", "c", "four"), dense=True)
     order = Order(dataset, 256, shuffle=shuffle, window_rows=1024)
     with Reader(dataset, order, want, num_epochs=3) as batches:
         held = list(batches)
