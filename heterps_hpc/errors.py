@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend, as opposed to our bugs."""
+"""Errors that are the user's to fix, as opposed to our bugs."""
 
 
 class UserError(ValueError):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -13,11 +11,12 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.errors import UserError
 
 
 class Value(BaseModel):
-    """Base of every noun: never changes after it is made, refuses keys that it does not know."""
+    """Base of every value type: frozen, and refuses keys that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -67,24 +66,6 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: no permission to read it") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write, flush to disk, rename: readers see the old file or the new one, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's 0600 would ignore the user's umask
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -16,11 +16,11 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.checkpoint.contents import Contents
 from heterps_hpc.checkpoint.manifest import TableFacts
 from heterps_hpc.checkpoint.store import Checkpoint
 from heterps_hpc.errors import UserError
-from heterps_hpc.validation import write_atomically
 
 TableFormat = Literal["parquet", "npz"]
 Blocks = Iterator[dict[str, NDArray[Any]]]

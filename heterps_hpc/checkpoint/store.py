@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.checkpoint.manifest import MANIFEST_FILE, Manifest
 from heterps_hpc.checkpoint.shardwriter import sync_directory
 from heterps_hpc.errors import UserError
-from heterps_hpc.validation import write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.plan import baselines
@@ -38,6 +39,7 @@ SCHEDULERS: dict[str, Scheduler] = {
     "gpu-only": baselines.gpu_only,
     "random": baselines.random,
 }
+NEEDS = {"genetic": "pymoo", "bayesian": "optuna"}  # the extra `baselines` of setup.cfg
 CHEAP = ("greedy", "heuristic", "cpu-only", "gpu-only")  # milliseconds: run beside every plan
 
 
@@ -45,4 +47,9 @@ def scheduler(name: str) -> Scheduler:
     """The scheduler of that name."""
     if name not in SCHEDULERS:
         raise UserError(f"no scheduler {name!r}; {nearest(name, list(SCHEDULERS))}")
+    if name in NEEDS and find_spec(NEEDS[name]) is None:
+        raise UserError(
+            f"scheduler {name!r} needs {NEEDS[name]}, which is not installed; install the "
+            "schedulers for comparison (pip install 'heterps-hpc[baselines]'), or choose another"
+        )
     return SCHEDULERS[name]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.validation import write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,6 +2,7 @@
 
 import configparser
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tools.bootstrap import horovod_wheel as horovod
+from tools.bootstrap.environment import GROUPS
 from tools.bootstrap.requirements import BUILD_TOOLS, read_needs, read_pins
 
 ROOT = Path(__file__).resolve().parents[2]
 PINS = read_pins(ROOT / "requirements/pins.txt")
 NEEDS = read_needs(ROOT / "setup.cfg")
-INSTALLED = ("", "mpi", "report", "dev")  # peers live in environments of their own
+INSTALLED = GROUPS  # peers live in environments of their own
 REQUIREMENTS = sorted({line for group in INSTALLED for line in NEEDS[group]})
 
 
@@ -58,9 +60,31 @@ def test_python_versions_agree() -> None:
     own, _ = conda_environment()
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
-    required = parser["options"]["python_requires"]
-    assert SpecifierSet(required).contains(own["python"])
+    required = SpecifierSet(parser["options"]["python_requires"])
+    assert required.contains(own["python"])
     assert own["pip"] == PINS["pip"]
+
+
+def test_python_requires_names_what_is_tested() -> None:
+    """No release that nobody has run: not the one before, not the next, not one in ten years."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    required = SpecifierSet(parser["options"]["python_requires"])
+    listed = re.findall(r"Python :: (3\.\d+)", parser["metadata"]["classifiers"])
+    allowed = [f"3.{minor}" for minor in range(8, 40) if required.contains(f"3.{minor}.0")]
+    assert allowed == listed
+    assert ".".join(map(str, sys.version_info[:2])) in listed
+    assert (
+        f"sys.version_info[:2] == ({listed[0].replace('.', ', ')})"
+        in (ROOT / "Makefile").read_text()
+    )
+
+
+def test_planning_needs_no_baselines() -> None:
+    base = {canonicalize_name(Requirement(line).name) for line in NEEDS[""]}
+    extra = {canonicalize_name(Requirement(line).name) for line in NEEDS["baselines"]}
+    assert extra == {"optuna", "pymoo"}
+    assert not base & extra
 
 
 def test_what_is_installed_is_what_is_pinned() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.errors import UserError
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.validation import write_atomically
 
 
 def test_a_second_run_is_refused_while_the_first_holds_the_directory(tmp_path: Path) -> None:
@@ -32,6 +32,24 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         write_atomically(path, "new \ud800")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_the_umask_of_other_threads_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that another thread makes at that moment would have the wrong mode."""
+
+    def refuse(_: int) -> int:
+        raise AssertionError("the umask belongs to the whole process")
+
+    monkeypatch.setattr(os, "umask", refuse)
+    write_atomically(tmp_path / "file", "text")
+    assert (tmp_path / "file").read_text() == "text"
+
+
+def test_a_long_name_is_written(tmp_path: Path) -> None:
+    write_atomically(tmp_path / ("n" * 240), "text")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["n" * 240]
 
 
 def test_files_follow_the_umask(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from heterps_hpc import history
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
@@ -16,7 +17,6 @@ from heterps_hpc.launch.slurm.script import one_component, render
 from heterps_hpc.launch.slurm.slurm_cli import SlurmRefusal, call
 from heterps_hpc.layout import Component, Layout
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.validation import write_atomically
 
 
 def submit(

@@ -17,11 +17,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.heartbeats import Beat, NodeBeats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.health.phase_timer import Stopwatch
-from heterps_hpc.validation import write_atomically
 
 _SLOT = np.dtype(
     [

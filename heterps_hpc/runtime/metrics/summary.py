@@ -6,9 +6,9 @@ import json
 import os
 from typing import Any
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.training import Result, Trainer
-from heterps_hpc.validation import write_atomically
 
 
 def write_summary(trainer: Trainer, result: Result, run_dir: RunDir) -> None:

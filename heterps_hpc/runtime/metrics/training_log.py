@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.model import LOSS, SCORE
 from heterps_hpc.runtime.batches import Feed
 from heterps_hpc.runtime.dense import Outcome
 from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy
 from heterps_hpc.runtime.parts import Parts
-from heterps_hpc.validation import write_atomically
 
 log = logging.getLogger(__name__)
 
