@@ -28,7 +28,7 @@ from benchmarks.peers import peer_python
 from benchmarks.record import Report, alternating_medians, pin_to_cores, standard_options
 from benchmarks.train.workload import W2, ready_data
 from data_prep.criteo import CriteoSource
-from data_prep.options import Options
+from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.synthetic import SyntheticSlot, write_synthetic
 from heterps_hpc.dataset import ColumnSelection, Compression, Dataset, Order, Position, Reader
@@ -43,7 +43,7 @@ def prepare_seconds_per_row(source: Path, out: Path) -> float:
     """Ours, in one process, on the core that the rivals get."""
     shutil.rmtree(out, ignore_errors=True)
     started = time.perf_counter()
-    made = prepare(CriteoSource([source]), Options(out, processes=1))
+    made = prepare(CriteoSource([source]), PrepareOptions(out, processes=1))
     return (time.perf_counter() - started) / made["train"].num_rows
 
 
@@ -159,7 +159,9 @@ def filters(report: Report, folder: Path, num_rows: int, repeats: int) -> None:
     kinds += [("none", rows) for rows in BLOCKS if rows != 4096]
     for name, block_rows in kinds:
         title = f"{name}, blocks of {block_rows} rows"
-        options = Options(folder / f"{name}-{block_rows}", compression=name, block_rows=block_rows)
+        options = PrepareOptions(
+            folder / f"{name}-{block_rows}", compression=name, block_rows=block_rows
+        )
         started = time.perf_counter()
         manifest = prepare(CriteoSource([text]), options)["train"]
         seconds = time.perf_counter() - started

@@ -21,7 +21,7 @@ from data_prep.hashing import keys_of_integers
 from data_prep.options import add_options, options_from
 from data_prep.recipe import BadColumn, LabelColumn, Recipe, SlotColumn
 from data_prep.source import Int64s
-from heterps_hpc.dataset import Keys, Rows, Schema, SlotSpec
+from heterps_hpc.dataset import Keys, SampleRows, Schema, SlotSpec
 
 CATEGORIES = [
     "C1",
@@ -67,7 +67,7 @@ class AvazuSource(CsvSource):
         derived = tuple(SlotSpec(name=name) for name in DERIVED)
         return schema.model_copy(update={"slots": (*schema.slots, *derived)})
 
-    def rows(self, table: Any) -> tuple[Rows, Int64s | None]:
+    def rows(self, table: Any) -> tuple[SampleRows, Int64s | None]:
         """Rows with the slots that are derived from the hour."""
         rows, hours = super().rows(table)
         assert hours is not None
@@ -80,7 +80,7 @@ class AvazuSource(CsvSource):
             "hour_of_day": Keys(keys_of_integers("hour_of_day", hour.view(np.uint64))),
             "weekday": Keys(keys_of_integers("weekday", weekday.view(np.uint64))),
         }
-        return Rows(slots, rows.dense, rows.labels), hours
+        return SampleRows(slots, rows.dense, rows.labels), hours
 
     def _problem(self, number: int, line: bytes, types: dict[str, Any]) -> BadRow | None:
         problem = super()._problem(number, line, types)

@@ -10,7 +10,7 @@ from heterps_hpc.dataset.write.shard_writer import disk_errors
 from heterps_hpc.errors import UserError
 
 if TYPE_CHECKING:
-    from data_prep.options import Options
+    from data_prep.options import PrepareOptions
     from data_prep.pool import Meter
     from data_prep.source import Block
 
@@ -34,7 +34,7 @@ class BadRow:
 class BadRowLog:
     """The bad rows of one segment, in a file that is made when the first one comes."""
 
-    def __init__(self, options: Options, file_name: str, path: Path, meter: Meter) -> None:
+    def __init__(self, options: PrepareOptions, file_name: str, path: Path, meter: Meter) -> None:
         self._options = options
         self._file_name = file_name
         self._path = path

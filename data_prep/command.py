@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from data_prep.options import Options
+from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.source import Source
 from heterps_hpc.errors import UserError
 
 
-def run(make_source: Callable[[], Source], options: Options) -> int:
+def run(make_source: Callable[[], Source], options: PrepareOptions) -> int:
     """Prepare; the exit code is 2 for a mistake of the user's."""
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:

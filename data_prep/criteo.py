@@ -18,7 +18,7 @@ from data_prep.badrows import BadRow
 from data_prep.command import run
 from data_prep.options import add_options, options_from
 from data_prep.source import Int64s, TextSource
-from heterps_hpc.dataset import Rows, Schema
+from heterps_hpc.dataset import SampleRows, Schema
 
 
 class CriteoSource(TextSource):
@@ -33,7 +33,7 @@ class CriteoSource(TextSource):
         """What it is."""
         return {"by": "data_prep.criteo", **super().describe()}
 
-    def parse(self, text: bytes) -> tuple[Rows, Int64s | None] | None:
+    def parse(self, text: bytes) -> tuple[SampleRows, Int64s | None] | None:
         """Rows of a block of lines."""
         rows = criteo_rows.parse(text)
         return None if rows is None else (rows, None)

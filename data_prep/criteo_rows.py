@@ -16,7 +16,7 @@ from data_prep import swar
 from data_prep.badrows import BadRow
 from data_prep.hashing import missing_key, slot_base
 from heterps_hpc.counter_rng import mix64
-from heterps_hpc.dataset import Keys, Rows, Schema, SlotSpec
+from heterps_hpc.dataset import Keys, SampleRows, Schema, SlotSpec
 
 NUM_INTEGERS = 13
 NUM_CATEGORIES = 26
@@ -50,7 +50,7 @@ class Fields:
     ends: NDArray[np.int64]
 
 
-def parse(text: bytes) -> Rows | None:
+def parse(text: bytes) -> SampleRows | None:
     """Rows of a block of whole lines; None if any line of it is not as it should be."""
     fields = _find_fields(text)
     if fields is None:
@@ -60,7 +60,7 @@ def parse(text: bytes) -> Rows | None:
     slots = _categories(fields)
     if labels is None or dense is None or slots is None:
         return None
-    return Rows(slots, dense, labels)
+    return SampleRows(slots, dense, labels)
 
 
 def _find_fields(text: bytes) -> Fields | None:

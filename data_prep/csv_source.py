@@ -15,7 +15,7 @@ from data_prep.recipe import BadColumn, Recipe, rows_of
 from data_prep.source import Int64s, TextSource
 from data_prep.text import Lines
 from data_prep.timecut import sampled_cuts
-from heterps_hpc.dataset import Rows, Schema
+from heterps_hpc.dataset import SampleRows, Schema
 from heterps_hpc.errors import UserError
 from heterps_hpc.validation import nearest
 
@@ -81,7 +81,7 @@ class CsvSource(TextSource):
             ),
         )
 
-    def parse(self, text: bytes) -> tuple[Rows, Int64s | None] | None:
+    def parse(self, text: bytes) -> tuple[SampleRows, Int64s | None] | None:
         """Rows of a block of lines."""
         try:
             return self.rows(self.table(text)) if text.strip() else self.rows(self._nothing())
@@ -92,7 +92,7 @@ class CsvSource(TextSource):
         types = self.recipe.arrow_types()
         return pa.table({name: pa.array([], kind) for name, kind in types.items()})
 
-    def rows(self, table: Any) -> tuple[Rows, Int64s | None]:
+    def rows(self, table: Any) -> tuple[SampleRows, Int64s | None]:
         """Rows of a table; a subclass may add columns of its own."""
         return rows_of(table, self.recipe)
 

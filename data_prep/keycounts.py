@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.hashing import capped, rare_key
-from heterps_hpc.dataset import Keys, Rows
+from heterps_hpc.dataset import Keys, SampleRows
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +78,12 @@ class KeyPolicy:
     max_keys: int | None = None
     frequent: dict[str, UInt64s] = field(default_factory=dict)
 
-    def apply(self, rows: Rows) -> Rows:
+    def apply(self, rows: SampleRows) -> SampleRows:
         """The same rows with the keys to be stored."""
         if self.max_keys is None and not self.frequent:
             return rows
         slots = {name: self._keys(name, keys) for name, keys in rows.slots.items()}
-        return Rows(slots, rows.dense, rows.labels, rows.weight, rows.group)
+        return SampleRows(slots, rows.dense, rows.labels, rows.weight, rows.group)
 
     def _keys(self, slot: str, keys: Keys) -> Keys:
         flat = keys.keys

@@ -20,7 +20,7 @@ from data_prep.movielens_side import SideTable, read_items, read_users
 from data_prep.options import add_options, options_from
 from data_prep.recipe import LabelColumn, Recipe, SlotColumn
 from data_prep.source import Int64s
-from heterps_hpc.dataset import Rows, Schema, SlotSpec
+from heterps_hpc.dataset import SampleRows, Schema, SlotSpec
 from heterps_hpc.errors import UserError
 
 COLUMNS = ["userId", "movieId", "rating", "timestamp"]
@@ -73,7 +73,7 @@ class MovieLensSource(CsvSource):
         ]
         return schema.model_copy(update={"slots": (*schema.slots, *side)})
 
-    def parse(self, text: bytes) -> tuple[Rows, Int64s | None] | None:
+    def parse(self, text: bytes) -> tuple[SampleRows, Int64s | None] | None:
         """Rows of a block of lines."""
         return super().parse(text.replace(b"::", b"\t") if self._double_colon else text)
 
@@ -81,14 +81,14 @@ class MovieLensSource(CsvSource):
         """Good lines and bad ones."""
         return super().sift(text.replace(b"::", b"\t") if self._double_colon else text)
 
-    def rows(self, table: Any) -> tuple[Rows, Int64s | None]:
+    def rows(self, table: Any) -> tuple[SampleRows, Int64s | None]:
         """Rows with the features of their users and items."""
         rows, time = super().rows(table)
         slots = dict(rows.slots)
         for side, column in ((self._users, "userId"), (self._items, "movieId")):
             if side is not None:
                 slots.update(side.look_up(table[column].to_numpy()))
-        return Rows(slots, rows.dense, rows.labels, rows.weight, rows.group), time
+        return SampleRows(slots, rows.dense, rows.labels, rows.weight, rows.group), time
 
 
 def main(argv: list[str]) -> int:

@@ -16,7 +16,7 @@ PARTS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
-class Options:
+class PrepareOptions:
     """How to turn any source into datasets."""
 
     out: Path
@@ -105,8 +105,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--no-progress", action="store_true", help="no progress bar")
 
 
-def options_from(given: argparse.Namespace) -> Options:
+def options_from(given: argparse.Namespace) -> PrepareOptions:
     """Options out of parsed arguments."""
-    fields = set(Options.__dataclass_fields__)
+    fields = set(PrepareOptions.__dataclass_fields__)
     values = {name: value for name, value in vars(given).items() if name in fields}
-    return Options(**values, show_progress=not given.no_progress)
+    return PrepareOptions(**values, show_progress=not given.no_progress)

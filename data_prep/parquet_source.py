@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.recipe import BadColumn, Recipe, rows_of
-from data_prep.source import Block, Segment, Task
+from data_prep.source import Block, SourceSegment, Task
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import Schema
 from heterps_hpc.errors import UserError
@@ -74,11 +74,11 @@ class ParquetSource:
             for number in range(len(self._runs(file, segment_bytes)))
         ]
 
-    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[Segment]:
+    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
         """The one segment of a task."""
         if skip == 0:
             first, last = self._runs(task.file, segment_bytes)[task.segment]
-            yield Segment(task.file, task.segment, self._blocks(task.file, first, last))
+            yield SourceSegment(task.file, task.segment, self._blocks(task.file, first, last))
 
     def _blocks(self, file: int, first: int, last: int) -> Iterator[Block]:
         path = self.files[file]

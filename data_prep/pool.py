@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from heterps_hpc.errors import UserError
 
 if TYPE_CHECKING:
-    from data_prep.options import Options
+    from data_prep.options import PrepareOptions
     from data_prep.prepare import Preparation
     from data_prep.source import Task
 
@@ -74,7 +74,7 @@ def run_tasks(
     function: Callable[[Preparation, Task, Meter], Result],
     preparation: Preparation,
     tasks: list[Task],
-    options: Options,
+    options: PrepareOptions,
     meter: Meter,
 ) -> Iterator[Result]:
     """The results of all tasks, as they come."""

@@ -11,14 +11,14 @@ import numpy as np
 
 from data_prep.badrows import BadRowLog
 from data_prep.keycounts import KeyCounts, KeyPolicy
-from data_prep.options import PARTS, Options
+from data_prep.options import PARTS, PrepareOptions
 from data_prep.pool import Meter, run_tasks
-from data_prep.source import Segment, Source, Task
+from data_prep.source import Source, SourceSegment, Task
 from data_prep.split import Split, cut_fractions
 from data_prep.workplace import Done, Workplace
 from heterps_hpc.counter_rng import seed_of
-from heterps_hpc.dataset import Manifest
-from heterps_hpc.dataset.write.shard_writer import ShardOptions, ShardStats, ShardWriter
+from heterps_hpc.dataset import DatasetManifest
+from heterps_hpc.dataset.write.shard_writer import DatasetShardWriter, ShardOptions, ShardStats
 from heterps_hpc.dataset.write.writer import finish, merge_stats, refuse_existing
 from heterps_hpc.errors import UserError
 
@@ -32,7 +32,7 @@ class Preparation:
     """Everything a process needs to work on a task."""
 
     source: Source
-    options: Options
+    options: PrepareOptions
     split: Split
     policy: KeyPolicy
 
@@ -44,7 +44,7 @@ class Preparation:
         )
 
 
-def prepare(source: Source, options: Options) -> dict[str, Manifest]:
+def prepare(source: Source, options: PrepareOptions) -> dict[str, DatasetManifest]:
     """Write the dataset, or one for each part of the split; continue where a run was killed."""
     for part in PARTS:
         refuse_existing(options.part_path(part))
@@ -74,10 +74,10 @@ def write_task(preparation: Preparation, task: Task, meter: Meter) -> None:
 
 
 def _write_segment(
-    preparation: Preparation, segment: Segment, workplace: Workplace, meter: Meter
+    preparation: Preparation, segment: SourceSegment, workplace: Workplace, meter: Meter
 ) -> None:
     options = preparation.options
-    writers: dict[str, ShardWriter] = {}
+    writers: dict[str, DatasetShardWriter] = {}
     name = f"shard-{segment.file:05d}-{segment.number:06d}.h5"
     bad_path = workplace.bad_rows_path(segment.file, segment.number)
     bad = BadRowLog(options, preparation.source.file_name(segment.file), bad_path, meter)
@@ -91,7 +91,7 @@ def _write_segment(
                 if part not in writers:
                     number = seed_of(PARTS.index(part), segment.file, segment.number)
                     path = options.part_path(part) / name
-                    writers[part] = ShardWriter(path, number, preparation.shard_options())
+                    writers[part] = DatasetShardWriter(path, number, preparation.shard_options())
                 writers[part].append(rows if chosen is None else rows.pick(chosen))
             num_rows += rows.num_rows
             meter.add(rows.num_rows, block.num_bytes)
@@ -104,7 +104,9 @@ def _write_segment(
     workplace.save(Done(segment.file, segment.number, num_rows, bad.count, shards), stats)
 
 
-def _finish(source: Source, options: Options, workplace: Workplace) -> dict[str, Manifest]:
+def _finish(
+    source: Source, options: PrepareOptions, workplace: Workplace
+) -> dict[str, DatasetManifest]:
     finished = workplace.done()
     manifests = {}
     shard_options = ShardOptions(
@@ -150,7 +152,7 @@ def _collect_bad_rows(work: Path, out: Path) -> None:
     log.warning("bad rows were left out; they are in %s", out / "bad_rows.txt")
 
 
-def _key_policy(source: Source, options: Options, workplace: Workplace) -> KeyPolicy:
+def _key_policy(source: Source, options: PrepareOptions, workplace: Workplace) -> KeyPolicy:
     """Count the keys first, if there is a threshold; the result is kept for a later run."""
     if options.min_count == 1:
         return KeyPolicy(options.max_keys)
@@ -201,7 +203,7 @@ def count_task(preparation: Preparation, task: Task, meter: Meter) -> KeyCountsB
     return counts
 
 
-def _empty_counts(source: Source, options: Options) -> KeyCountsBySlot:
+def _empty_counts(source: Source, options: PrepareOptions) -> KeyCountsBySlot:
     # each process has its counts, and the one that merges them
     holders = options.processes + 1 if options.processes > 1 else 2
     budget = options.count_memory_mb * (1 << 20) // holders // max(len(source.schema.slots), 1)

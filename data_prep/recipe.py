@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from data_prep.hashing import keys_of_integers, keys_of_texts, missing_key
-from heterps_hpc.dataset import Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset import Keys, SampleRows, Schema, SlotSpec, offsets_of
 from heterps_hpc.validation import Value
 
 UInt64s = NDArray[np.uint64]
@@ -118,13 +118,13 @@ class Recipe(Value):
         return types
 
 
-def rows_of(table: Any, recipe: Recipe) -> tuple[Rows, Int64s | None]:
+def rows_of(table: Any, recipe: Recipe) -> tuple[SampleRows, Int64s | None]:
     """Rows of an Arrow table."""
     slots = {slot.slot: _slot(table[slot.column], slot) for slot in recipe.slots}
     labels = [_label(table[column.column], column) for column in recipe.labels]
     dense = [_dense(table[column.column], column) for column in recipe.dense]
     return (
-        Rows(
+        SampleRows(
             slots,
             np.stack(dense, axis=1) if dense else None,
             np.stack(labels, axis=1),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from data_prep.badrows import BadRow
 from data_prep.text import Lines, compression_of, count_lines, num_lines
-from heterps_hpc.dataset import Rows, Schema
+from heterps_hpc.dataset import SampleRows, Schema
 
 Int64s = NDArray[np.int64]
 
@@ -30,7 +30,7 @@ class Task:
 class Block:
     """Some rows; `time` orders them for a split by time, `line` is the first one's number."""
 
-    rows: Rows
+    rows: SampleRows
     time: Int64s
     num_bytes: int
     bad: tuple[BadRow, ...] = ()
@@ -38,7 +38,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Segment:
+class SourceSegment:
     """One segment and its blocks, to be read before the next segment is asked for."""
 
     file: int
@@ -63,7 +63,7 @@ class Source(Protocol):
     def tasks(self, segment_bytes: int) -> list[Task]:
         """All of the work."""
 
-    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[Segment]:
+    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
         """The segments of a task but the first `skip`."""
 
     def time_cuts(self, fractions: tuple[float, ...], segment_bytes: int) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class TextSource:
         """Columns of the dataset."""
         raise NotImplementedError
 
-    def parse(self, text: bytes) -> tuple[Rows, Int64s | None] | None:
+    def parse(self, text: bytes) -> tuple[SampleRows, Int64s | None] | None:
         """Rows of a block and their times; None if there is something odd in it."""
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class TextSource:
                 tasks.extend(Task(file, number, stream=False) for number in range(count))
         return tasks
 
-    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[Segment]:
+    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
         """The segments of a task but the first `skip`."""
         path = self.files[task.file]
         if not task.stream:
@@ -142,9 +142,9 @@ class TextSource:
             number = max(number + 1, lines.position // segment_bytes)
         lines.close()
 
-    def _segment(self, lines: Lines, file: int, number: int, segment_bytes: int) -> Segment:
+    def _segment(self, lines: Lines, file: int, number: int, segment_bytes: int) -> SourceSegment:
         end = (number + 1) * segment_bytes
-        return Segment(file, number, self._blocks(lines, file, end))
+        return SourceSegment(file, number, self._blocks(lines, file, end))
 
     def _blocks(self, lines: Lines, file: int, end: int) -> Iterator[Block]:
         position = lines.position

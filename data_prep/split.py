@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.options import PARTS, Options
+from data_prep.options import PARTS, PrepareOptions
 from heterps_hpc.counter_rng import random_bits, seed_of
 
 Int64s = NDArray[np.int64]
@@ -24,7 +24,7 @@ class Split:
     time_cuts: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, options: Options, time_cuts: tuple[int, ...]) -> Split:
+    def of(cls, options: PrepareOptions, time_cuts: tuple[int, ...]) -> Split:
         """The split that the options ask for."""
         cuts = tuple(int(fraction * 2**63) * 2 for fraction in cut_fractions(options))
         return cls(options.split, options.seed, cuts, time_cuts)
@@ -49,7 +49,7 @@ class Split:
                 yield part, rows
 
 
-def cut_fractions(options: Options) -> tuple[float, float]:
+def cut_fractions(options: PrepareOptions) -> tuple[float, float]:
     """Where train ends and where valid ends."""
     train = 1 - options.valid_fraction - options.test_fraction
     return train, 1 - options.test_fraction

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.counter_rng import mix64, seed_of
-from heterps_hpc.dataset import Compression, Keys, Rows, Schema, SlotSpec, offsets_of
-from heterps_hpc.dataset.manifest import MANIFEST_FILE, Manifest
+from heterps_hpc.dataset import Compression, Keys, SampleRows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset.manifest import MANIFEST_FILE, DatasetManifest
 from heterps_hpc.dataset.write import DatasetWriter
 from heterps_hpc.errors import UserError
 
@@ -122,7 +122,7 @@ class Generator:
         slot_share = (0.8 if num_dense else 1.0) / max(len(self.slots), 1)
         self._slot_scale = np.float32(_PLANTED_SCALE * slot_share**0.5)
 
-    def rows(self, number: int, count: int) -> Rows:
+    def rows(self, number: int, count: int) -> SampleRows:
         """The `number`-th block of this part, its first `count` rows."""
         rng = np.random.Generator(np.random.PCG64(seed_of(self.seed, self.part, number)))
         logit = np.full(count, _BASE_LOGIT, np.float32)
@@ -135,7 +135,7 @@ class Generator:
             slots[slot.name], effect = self._keys(rng, place, slot, count)
             logit += effect
         clicks = rng.random(count, np.float32) < 1 / (1 + np.exp(-logit))
-        return Rows(slots, dense, clicks.astype(np.float32)[:, None])
+        return SampleRows(slots, dense, clicks.astype(np.float32)[:, None])
 
     def _keys(
         self, rng: np.random.Generator, place: int, slot: SyntheticSlot, count: int
@@ -156,7 +156,7 @@ class Generator:
         per_row = (sums[offsets[1:]] - sums[offsets[:-1]]) / np.sqrt(slot.keys_per_sample)
         return Keys(keys, offsets, weights), per_row.astype(np.float32)
 
-    def blocks(self, num_rows: int) -> Iterator[Rows]:
+    def blocks(self, num_rows: int) -> Iterator[SampleRows]:
         """All rows, some at a time."""
         for number, first in enumerate(range(0, num_rows, _STEP)):
             yield self.rows(number, min(_STEP, num_rows - first))
@@ -188,7 +188,7 @@ def write_synthetic(
     rows_per_shard: int = 1 << 20,
     block_rows: int = 4096,
     compression: Compression = "none",
-) -> Manifest:
+) -> DatasetManifest:
     """Write a dataset; parts of the same seed share the planted weights, not the rows."""
     schema = Schema(
         slots=tuple(slot.spec for slot in slots),
@@ -233,7 +233,7 @@ def ensure_synthetic(spec: SyntheticSpec, train_path: Path, test_path: Path | No
         if path is None:
             continue
         if (path / MANIFEST_FILE).exists():
-            made = Manifest.load(path / MANIFEST_FILE).made
+            made = DatasetManifest.load(path / MANIFEST_FILE).made
             wanted = describe(num_rows, slots, spec.num_dense, spec.seed, part)
             if made.get("by") == wanted["by"] and made != wanted:
                 raise UserError(

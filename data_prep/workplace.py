@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.options import Options
+from data_prep.options import PrepareOptions
 from data_prep.source import Source, Task
 from heterps_hpc.atomic_file import write_atomically
-from heterps_hpc.dataset.manifest import Schema, ShardSpec
+from heterps_hpc.dataset.manifest import DatasetShard, Schema
 from heterps_hpc.dataset.write.shard_writer import ShardStats, disk_errors
 from heterps_hpc.dataset.write.sketch import Cardinality, KeySample
 from heterps_hpc.errors import UserError
@@ -38,7 +38,7 @@ class Done:
     segment: int
     num_rows: int
     num_bad: int
-    shards: dict[str, ShardSpec]
+    shards: dict[str, DatasetShard]
 
 
 class Workplace:
@@ -47,7 +47,7 @@ class Workplace:
     def __init__(self, out: Path) -> None:
         self.path = out / WORK
 
-    def open(self, source: Source, options: Options) -> None:
+    def open(self, source: Source, options: PrepareOptions) -> None:
         """Begin, or continue the same preparation."""
         plan = json.dumps({"source": source.describe(), "options": options.content()}, indent=2)
         path = self.path / "plan.json"
@@ -105,7 +105,7 @@ class Workplace:
         for path in sorted(self.path.glob("[0-9]*.json")):
             told = json.loads(path.read_text())
             told["shards"] = {
-                part: ShardSpec.model_validate(shard) for part, shard in told["shards"].items()
+                part: DatasetShard.model_validate(shard) for part, shard in told["shards"].items()
             }
             found.append(Done(**told))
         return sorted(found, key=lambda done: (done.file, done.segment))

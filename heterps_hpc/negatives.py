@@ -7,31 +7,11 @@ or the placement. That needs a counter-based generator (SplitMix64) instead of o
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps_hpc.counter_rng import GOLDEN, UInt64s, splitmix64, stream_seed
 from heterps_hpc.errors import UserError
-
-UInt64s = NDArray[np.uint64]
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MASK = (1 << 64) - 1
-
-
-def stream_seed(*parts: int | str) -> int:
-    """64 bits that stand for a list of names and numbers, in which their order counts."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def mix64(values: UInt64s) -> UInt64s:
-    """SplitMix64's step for every element: add the golden ratio, then mix all bits."""
-    mixed = values + _GOLDEN
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def distinct_keys(key_sample: UInt64s) -> UInt64s:
@@ -53,8 +33,8 @@ def draw_negatives(
     """`num_keys` negatives for each sample, uniform over the candidates (uint64[n, num_keys]).
 
     Candidates are `distinct_keys` of the data set's key sample; a candidate listed twice is twice
-    as likely. `slot` is the name of the derived slot, so that two of them draw apart. A draw may
-    hit the sample's own positive key: refusing that would make one draw depend on another.
+    as likely. `slot` is the name of the derived slot, so that two of them draw differently. A draw
+    may hit the sample's own positive key: refusing that would make one draw depend on another.
     """
     if len(candidates) == 0:
         raise UserError(
@@ -62,9 +42,9 @@ def draw_negatives(
             "keys in this data set"
         )
     stream = np.uint64(stream_seed("negatives", slot, seed, epoch))
-    per_sample = mix64(np.asarray(sample_ids).astype(np.uint64) ^ stream)
-    draws = np.arange(num_keys, dtype=np.uint64) * _GOLDEN
-    bits = mix64(per_sample[:, None] + draws[None, :])
+    per_sample = splitmix64(np.asarray(sample_ids).astype(np.uint64) ^ stream)
+    draws = np.arange(num_keys, dtype=np.uint64) * np.uint64(GOLDEN)
+    bits = splitmix64(per_sample[:, None] + draws[None, :])
     return candidates[_scale(bits, len(candidates))]
 
 

@@ -19,7 +19,7 @@ from heterps_hpc.dataset import (
     Keys,
     Order,
     Reader,
-    Rows,
+    SampleRows,
     Schema,
     SlotSpec,
 )
@@ -111,7 +111,7 @@ def _write(work: Workload, path: Path) -> None:
                     offsets = np.arange(count + 1, dtype=np.int64) * work.keys_per_slot
                 slots[name] = Keys(ids[ranks], offsets)
             writer.append(
-                Rows(
+                SampleRows(
                     slots=slots,
                     dense=random.standard_normal((count, work.num_dense), dtype=np.float32),
                     labels=(random.random((count, 1)) < 0.3).astype(np.float32),

@@ -3,8 +3,14 @@
 Writers are imported from heterps_hpc.dataset.write, so that a rank or a planner does not load them.
 """
 
-from heterps_hpc.dataset.columns import Keys, Rows, offsets_of
-from heterps_hpc.dataset.manifest import Compression, Manifest, Schema, ShardSpec, SlotSpec
+from heterps_hpc.dataset.columns import Keys, SampleRows, offsets_of
+from heterps_hpc.dataset.manifest import (
+    Compression,
+    DatasetManifest,
+    DatasetShard,
+    Schema,
+    SlotSpec,
+)
 from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset
 from heterps_hpc.dataset.read.order import Order, Position
 from heterps_hpc.dataset.read.reader import Batch, Reader
@@ -14,14 +20,14 @@ __all__ = [
     "ColumnSelection",
     "Compression",
     "Dataset",
+    "DatasetManifest",
+    "DatasetShard",
     "Keys",
-    "Manifest",
     "Order",
     "Position",
     "Reader",
-    "Rows",
+    "SampleRows",
     "Schema",
-    "ShardSpec",
     "SlotSpec",
     "offsets_of",
 ]

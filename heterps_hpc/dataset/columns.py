@@ -162,7 +162,7 @@ def _even_offsets(num_rows: int, width: int) -> Int64s:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SampleRows:
     """Some samples, as columns; a column that was not asked for is None or absent."""
 
     slots: Mapping[str, Keys] = field(default_factory=dict)
@@ -180,24 +180,24 @@ class Rows:
                 return len(column)
         return next((keys.num_rows for keys in self.slots.values()), 0)
 
-    def cut(self, first: int, last: int) -> Rows:
+    def cut(self, first: int, last: int) -> SampleRows:
         """The samples first .. last - 1, as views."""
         if first == 0 and last == self.num_rows:
             return self
-        return Rows(
+        return SampleRows(
             {name: keys.cut(first, last) for name, keys in self.slots.items()},
             *(_cut(getattr(self, name), first, last) for name in _SINGLE),
         )
 
-    def pick(self, rows: Int64s) -> Rows:
+    def pick(self, rows: Int64s) -> SampleRows:
         """Copies of the given samples, in that order."""
-        return Rows(
+        return SampleRows(
             {name: keys.pick(rows) for name, keys in self.slots.items()},
             *(_pick(getattr(self, name), rows) for name in _SINGLE),
         )
 
     @staticmethod
-    def join(parts: Sequence[Rows]) -> Rows:
+    def join(parts: Sequence[SampleRows]) -> SampleRows:
         """One after the other; all parts have the same columns."""
         if len(parts) == 1:
             return parts[0]
@@ -206,13 +206,13 @@ class Rows:
             columns = [getattr(part, name) for part in parts]
             return None if columns[0] is None else np.concatenate(columns)
 
-        return Rows(
+        return SampleRows(
             {name: Keys.join([part.slots[name] for part in parts]) for name in parts[0].slots},
             *(joined(name) for name in _SINGLE),
         )
 
 
-def check_rows(rows: Rows, schema: Schema) -> Rows:
+def check_rows(rows: SampleRows, schema: Schema) -> SampleRows:
     """The same rows with the dtypes of the format, or ValueError that names the column."""
     num_rows = rows.num_rows
     expected = {slot.name for slot in schema.slots}
@@ -228,7 +228,7 @@ def check_rows(rows: Rows, schema: Schema) -> Rows:
         if keys.num_rows != num_rows:
             raise ValueError(f"slot {slot.name!r} has {keys.num_rows} rows, others {num_rows}")
         slots[slot.name] = _checked_keys(slot.name, keys)
-    return Rows(
+    return SampleRows(
         slots,
         _matrix("dense", rows.dense, num_rows, len(schema.dense_columns)),
         _matrix("labels", rows.labels, num_rows, len(schema.labels)),

@@ -84,7 +84,7 @@ class FileSpec(Value):
         return value
 
 
-class ShardSpec(FileSpec):
+class DatasetShard(FileSpec):
     """One HDF5 file of rows. `content` hashes the columns themselves, whatever the compression."""
 
     num_rows: Annotated[int, Field(gt=0)]
@@ -98,7 +98,7 @@ class ShardSpec(FileSpec):
         return self
 
 
-class Manifest(Schema):
+class DatasetManifest(Schema):
     """The file that makes a directory of shards a dataset; it is written last."""
 
     format: Literal["heterps-click-log"] = FORMAT
@@ -109,7 +109,7 @@ class Manifest(Schema):
     num_rows: int
     raw_bytes: int
     label_means: tuple[float, ...]
-    shards: tuple[ShardSpec, ...]
+    shards: tuple[DatasetShard, ...]
     key_samples: FileSpec
     made: dict[str, Any] = Field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heterps_hpc.dataset.columns import Keys
-from heterps_hpc.dataset.manifest import Manifest
+from heterps_hpc.dataset.manifest import DatasetManifest
 from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset, Verify
 from heterps_hpc.dataset.read.order import Order
 from heterps_hpc.dataset.read.reader import Batch, Reader
@@ -49,7 +49,7 @@ def _summary(dataset: Dataset, verify: Verify) -> Table:
     return table
 
 
-def _slot_table(manifest: Manifest) -> Table:
+def _slot_table(manifest: DatasetManifest) -> Table:
     table = Table(title=f"{len(manifest.slots)} slots")
     table.add_column("slot")
     table.add_column("kind")
@@ -77,7 +77,7 @@ def head(path: Path | str, rows: int = 5, console: Console | None = None) -> Non
         console.print(_head_table(manifest, next(reader)))
 
 
-def _head_table(manifest: Manifest, batch: Batch) -> Table:
+def _head_table(manifest: DatasetManifest, batch: Batch) -> Table:
     """A column for each sample: there are more features than fit in one line."""
     count = len(batch.sample_ids)
     table = Table(title=f"{manifest.name}: first {count} of {manifest.num_rows:,} rows")

@@ -13,10 +13,10 @@ from heterps_hpc.config import ModelSpec
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
 from heterps_hpc.models import ctrdnn, matchnet, nce, two_embedding
-from heterps_hpc.models.parameters import Schema
+from heterps_hpc.models.mlp import SchemaLike
 from heterps_hpc.validation import nearest, read_text
 
-BUILT_IN: dict[str, Callable[[dict[str, Any], Schema], Model]] = {
+BUILT_IN: dict[str, Callable[[dict[str, Any], SchemaLike], Model]] = {
     "ctrdnn": ctrdnn.build,
     "two_embedding": two_embedding.build,
     "matchnet": matchnet.build,
@@ -24,7 +24,7 @@ BUILT_IN: dict[str, Callable[[dict[str, Any], Schema], Model]] = {
 }
 
 
-def build_model(spec: ModelSpec, schema: Schema) -> Model:
+def build_model(spec: ModelSpec, schema: SchemaLike) -> Model:
     """The model that a job asks for, on a data set of that schema (its manifest)."""
     if not schema.labels:
         raise UserError("the data set has no label; a model needs at least one to learn")
@@ -42,7 +42,7 @@ def build_model(spec: ModelSpec, schema: Schema) -> Model:
     return dataclasses.replace(model, parameters=f"{asked} dense={len(schema.dense_columns)}")
 
 
-def _check_slots(model: Model, schema: Schema) -> None:
+def _check_slots(model: Model, schema: SchemaLike) -> None:
     known = [slot.name for slot in schema.slots]
     for name in model.data_slots():
         if name not in known:
@@ -63,7 +63,7 @@ def _check_slots(model: Model, schema: Schema) -> None:
         )
 
 
-def _own_model(path: Path, parameters: dict[str, Any], schema: Schema) -> Model:
+def _own_model(path: Path, parameters: dict[str, Any], schema: SchemaLike) -> Model:
     read_text(path)  # a missing or unreadable file is refused in one line
     module_spec = importlib.util.spec_from_file_location(f"heterps_own_{path.stem}", path)
     if module_spec is None or module_spec.loader is None:

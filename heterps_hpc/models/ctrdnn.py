@@ -7,12 +7,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from heterps_hpc.model import Model, embedding
-from heterps_hpc.models.mlp import bce_loss, hidden_layers, logit
-from heterps_hpc.models.parameters import (
+from heterps_hpc.models.mlp import (
     MlpParameters,
     Positive,
-    Schema,
+    SchemaLike,
+    bce_loss,
+    hidden_layers,
     known_slots,
+    logit,
     lookups_of,
     tables_of,
 )
@@ -44,7 +46,7 @@ class CtrDnnParameters(MlpParameters):
         return _DEFAULT_HIDDEN if self.hidden is None else self.hidden
 
 
-def build(parameters: dict[str, Any], schema: Schema) -> Model:
+def build(parameters: dict[str, Any], schema: SchemaLike) -> Model:
     """The model for a data set."""
     chosen = CtrDnnParameters.parse(parameters, "model 'ctrdnn'")
     slots = known_slots(schema, chosen.slots, "ctrdnn")

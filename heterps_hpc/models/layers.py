@@ -1,100 +1,39 @@
 """Torch modules for models whose result must not depend on how a batch is cut.
 
-Imported only inside `make` factories, so that a login node can build a model without torch.
+Imported only inside `make` factories and by ranks, so that a login node can build a model without
+torch. `make_module` turns a layer into a module whose first parameters no rank, layout or dtype can
+change, and refuses modules that couple the samples of a batch.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parameter import UninitializedParameter
 
+from heterps_hpc.counter_rng import stream_seed
 from heterps_hpc.errors import UserError
-from heterps_hpc.negatives import stream_seed
+from heterps_hpc.model import Layer
+from heterps_hpc.models.dropout import CounterDropout, samples
 
-
-@dataclass(frozen=True)
-class _Samples:
-    seed: int
-    epoch: int
-    ids: Tensor
-
-
-_current: ContextVar[_Samples | None] = ContextVar("samples", default=None)
-
-
-@contextlib.contextmanager
-def samples(seed: int, epoch: int, sample_ids: Tensor) -> Iterator[None]:
-    """Tell the modules which samples the next forward passes are about: int64[rows]."""
-    token = _current.set(_Samples(seed, epoch, sample_ids))
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-class CounterDropout(nn.Module):
-    """Dropout whose mask is a function of (seed, place, epoch, sample, column).
-
-    `place` is the layer's name and the module's path in it; `make_module` sets it. Inputs are
-    matrices with one row per sample; further dimensions are treated as columns.
-    """
-
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        if not 0 <= p < 1:
-            raise UserError(f"CounterDropout({p}): the probability must be in [0, 1)")
-        self.p = p
-        self.place = ""
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Zero a share p of the values and scale the rest by 1 / (1 - p)."""
-        if not self.training or self.p == 0 or values.is_meta:  # meta: only shapes are wanted
-            return values
-        current = _current.get()
-        if current is None:
-            raise RuntimeError("CounterDropout runs inside `with samples(seed, epoch, sample_ids)`")
-        if len(current.ids) != len(values):
-            raise RuntimeError(f"{len(current.ids)} sample ids for {len(values)} rows")
-        stream = stream_seed("dropout", self.place, current.seed, current.epoch)
-        columns = values[0].numel() if len(values) else 0
-        rows = mix64(current.ids.to(values.device) ^ _signed(stream))
-        steps = torch.arange(columns, device=values.device) * _signed(_GOLDEN)
-        bits = mix64(rows[:, None] + steps[None, :]).reshape(values.shape)
-        # 53 bits hold a double exactly, so the comparison is the same on every device
-        keep = _shift(bits, 11).to(torch.float64) * 2.0**-53 >= self.p
-        return values * keep / (1 - self.p)
-
-    def extra_repr(self) -> str:
-        """What print shows."""
-        return f"p={self.p}"
-
-
-_GOLDEN = 0x9E3779B97F4A7C15
-
-
-def _signed(bits: int) -> int:
-    """64 bits as torch's int64 takes them."""
-    return bits - (1 << 64) if bits >= 1 << 63 else bits
-
-
-def _shift(values: Tensor, count: int) -> Tensor:
-    """Logical shift to the right; torch's own is arithmetic."""
-    return (values >> count) & ((1 << (64 - count)) - 1)
-
-
-def mix64(values: Tensor) -> Tensor:
-    """SplitMix64 on int64 tensors: the same bits as `heterps_hpc.negatives.mix64`."""
-    mixed = values + _signed(_GOLDEN)
-    mixed = (mixed ^ _shift(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ _shift(mixed, 27)) * _signed(0x94D049BB133111EB)
-    return mixed ^ _shift(mixed, 31)
+__all__ = [  # what users' own models import
+    "BceLoss",
+    "CosineScore",
+    "CounterDropout",
+    "Fc",
+    "Logit",
+    "NceLoss",
+    "NceScore",
+    "PairwiseHinge",
+    "SharedFc",
+    "linear_of_parts",
+    "make_module",
+    "refuse_batch_coupling",
+    "samples",
+]
 
 
 class _LinearOfParts(torch.autograd.Function):
@@ -213,8 +152,8 @@ class CosineScore(nn.Module):
         others = negatives.reshape(len(user), self.num_negatives, width)
         # far from the rounding of 0/0: a ReLU tower may give a sample nothing but zeros
         score = functional.cosine_similarity(user, item, dim=1, eps=1e-6)
-        rivals = functional.cosine_similarity(user[:, None, :], others, dim=2, eps=1e-6)
-        return score, rivals
+        negative_scores = functional.cosine_similarity(user[:, None, :], others, dim=2, eps=1e-6)
+        return score, negative_scores
 
 
 class PairwiseHinge(nn.Module):
@@ -224,10 +163,10 @@ class PairwiseHinge(nn.Module):
         super().__init__()
         self.margin = margin
 
-    def forward(self, score: Tensor, rivals: Tensor, label: Tensor) -> Tensor:
+    def forward(self, score: Tensor, negative_scores: Tensor, label: Tensor) -> Tensor:
         """[rows]"""
-        lack = torch.relu(self.margin - score[:, None] + rivals).mean(dim=1)
-        return lack * label.to(score.dtype)
+        shortfall = torch.relu(self.margin - score[:, None] + negative_scores).mean(dim=1)
+        return shortfall * label.to(score.dtype)
 
 
 class NceScore(nn.Module):
@@ -252,5 +191,66 @@ class NceLoss(nn.Module):
 
     def forward(self, score: Tensor, noise: Tensor, label: Tensor) -> Tensor:
         """[rows]"""
-        told_apart = functional.softplus(-score) + functional.softplus(noise).sum(dim=1)
-        return told_apart * label.to(score.dtype)
+        separation = functional.softplus(-score) + functional.softplus(noise).sum(dim=1)
+        return separation * label.to(score.dtype)
+
+
+def make_module(layer: Layer, seed: int, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """The layer's module, with parameters that are a function of (seed, layer name) only.
+
+    The module's own initialisation runs (a LayerNorm starts at ones, a user's scheme is
+    honoured), on a generator seeded for this layer and in float64, then cast: a float32 run
+    starts from the rounded values of a float64 run.
+    """
+    if layer.make is None:
+        raise ValueError(f"layer {layer.name!r} reads tables and has no module")
+    default = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed("initial", layer.name, seed) >> 1)
+        torch.set_default_dtype(torch.float64)
+        try:
+            module = layer.make()
+        finally:
+            torch.set_default_dtype(default)
+    if not isinstance(module, nn.Module):
+        raise UserError(
+            f"layer {layer.name!r}: `make` gave a {type(module).__name__}; it must build a "
+            "torch.nn.Module, e.g. `lambda: nn.Linear(8, 1)`"
+        )
+    refuse_batch_coupling(module, layer.name)
+    for path, part in module.named_modules():
+        if isinstance(part, CounterDropout):
+            part.place = f"{layer.name}.{path}"
+    return module.to(dtype)
+
+
+def refuse_batch_coupling(module: nn.Module, layer_name: str = "") -> None:
+    """Refuse modules whose result would depend on how a batch is cut into ranks."""
+    for path, part in module.named_modules():
+        reason = _coupling(part)
+        if reason:
+            where = f"layer {layer_name!r}" + (f", module {path!r}" if path else "")
+            raise UserError(f"{where}: {type(part).__name__} {reason}")
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise UserError(
+                f"layer {layer_name!r}: parameter {name!r} has no shape yet (a Lazy module); give "
+                "its input width, which is known from the tables and the schema"
+            )
+
+
+def _coupling(part: nn.Module) -> str | None:
+    if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        return "mixes the samples of a batch, so its result depends on the cut; use nn.LayerNorm"
+    if isinstance(part, nn.modules.instancenorm._InstanceNorm) and part.track_running_stats:
+        return "keeps statistics of the batches it saw; set track_running_stats=False"
+    if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+        return "draws from the rank's own generator; use heterps_hpc.models.layers.CounterDropout"
+    if isinstance(part, nn.RNNBase | nn.MultiheadAttention) and part.dropout > 0:
+        return (
+            f"has dropout={part.dropout} from the rank's own generator; set 0 and put a "
+            "heterps_hpc.models.layers.CounterDropout after it"
+        )
+    if isinstance(part, nn.RReLU):
+        return "draws from the rank's own generator; use nn.LeakyReLU"
+    return None

@@ -8,12 +8,13 @@ from pydantic import Field
 
 from heterps_hpc.model import LOSS, SCORE, Layer, Lookup, Model, NegativeSlot, TableSpec, dense
 from heterps_hpc.model import embedding as embed
-from heterps_hpc.models.mlp import fc, hidden_layers
-from heterps_hpc.models.parameters import (
+from heterps_hpc.models.mlp import (
     MlpParameters,
     Positive,
     PositiveFloat,
-    Schema,
+    SchemaLike,
+    fc,
+    hidden_layers,
     key_slot,
     known_slots,
     lookups_of,
@@ -34,7 +35,7 @@ class MatchNetParameters(MlpParameters):
     tower_width: Annotated[int, Field(gt=0)] = 32
 
 
-def build(parameters: dict[str, Any], schema: Schema) -> Model:
+def build(parameters: dict[str, Any], schema: SchemaLike) -> Model:
     """The model for a data set; by default the last slot with one key per sample is the item."""
     chosen = MatchNetParameters.parse(parameters, "model 'matchnet'")
     item = key_slot(schema, chosen.item_slot, "matchnet", "item_slot")
@@ -64,7 +65,7 @@ def build(parameters: dict[str, Any], schema: Schema) -> Model:
     )
 
 
-def _user_tower(chosen: MatchNetParameters, in_width: int, schema: Schema) -> list[Layer]:
+def _user_tower(chosen: MatchNetParameters, in_width: int, schema: SchemaLike) -> list[Layer]:
     reads = "user dense" if schema.dense_columns else "user"
     in_width += len(schema.dense_columns)
     below = hidden_layers("user_fc", reads, in_width, chosen.user_hidden, chosen.dropout)
@@ -107,7 +108,7 @@ def _cosine(num_negatives: int) -> Layer:
         return CosineScore(num_negatives)
 
     reads = "user_top item_top negatives_top"
-    return dense("cosine", make, reads, f"{SCORE} rivals", kind="cosine")
+    return dense("cosine", make, reads, f"{SCORE} negative_scores", kind="cosine")
 
 
 def _hinge(margin: float) -> Layer:
@@ -116,4 +117,4 @@ def _hinge(margin: float) -> Layer:
 
         return PairwiseHinge(margin)
 
-    return dense("loss", make, f"{SCORE} rivals label", LOSS, kind="loss")
+    return dense("loss", make, f"{SCORE} negative_scores label", LOSS, kind="loss")

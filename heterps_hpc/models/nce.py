@@ -11,11 +11,12 @@ from typing import Any
 
 from heterps_hpc.model import LOSS, SCORE, Layer, Lookup, Model, NegativeSlot, TableSpec, dense
 from heterps_hpc.model import embedding as embed
-from heterps_hpc.models.mlp import fc, hidden_layers
-from heterps_hpc.models.parameters import (
+from heterps_hpc.models.mlp import (
     MlpParameters,
     Positive,
-    Schema,
+    SchemaLike,
+    fc,
+    hidden_layers,
     key_slot,
     known_slots,
     lookups_of,
@@ -35,7 +36,7 @@ class NceParameters(MlpParameters):
     output_dim: Positive = 16
 
 
-def build(parameters: dict[str, Any], schema: Schema) -> Model:
+def build(parameters: dict[str, Any], schema: SchemaLike) -> Model:
     """The model for a data set; by default the last slot with one key per sample is the target."""
     chosen = NceParameters.parse(parameters, "model 'nce'")
     target = key_slot(schema, chosen.target_slot, "nce", "target_slot")
@@ -67,7 +68,7 @@ def build(parameters: dict[str, Any], schema: Schema) -> Model:
     )
 
 
-def _noise_keys(chosen: NceParameters, schema: Schema, target: str) -> int:
+def _noise_keys(chosen: NceParameters, schema: SchemaLike, target: str) -> int:
     """How many keys the noise is uniform over."""
     if chosen.noise_keys is not None:
         return chosen.noise_keys

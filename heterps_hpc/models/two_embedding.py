@@ -10,12 +10,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from heterps_hpc.model import Model, embedding
-from heterps_hpc.models.mlp import bce_loss, hidden_layers, logit
-from heterps_hpc.models.parameters import (
+from heterps_hpc.models.mlp import (
     MlpParameters,
     Positive,
-    Schema,
+    SchemaLike,
+    bce_loss,
+    hidden_layers,
     known_slots,
+    logit,
     lookups_of,
     tables_of,
 )
@@ -32,7 +34,7 @@ class TwoEmbeddingParameters(MlpParameters):
     second_hidden: tuple[Positive, ...] = (64, 32)
 
 
-def build(parameters: dict[str, Any], schema: Schema) -> Model:
+def build(parameters: dict[str, Any], schema: SchemaLike) -> Model:
     """The model for a data set; by default the second embedding takes the last slot."""
     chosen = TwoEmbeddingParameters.parse(parameters, "model 'two_embedding'")
     everything = known_slots(schema, None, "two_embedding")

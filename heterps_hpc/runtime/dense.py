@@ -12,7 +12,7 @@ import torch
 from heterps_hpc.dataset import Batch
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import LOSS, SCORE, Model
-from heterps_hpc.models.layers import samples
+from heterps_hpc.models.dropout import samples
 from heterps_hpc.row_ranges import Range, overlap, replica_ranges
 from heterps_hpc.runtime.batches import Feed
 from heterps_hpc.runtime.clock import one_forward_one_backward

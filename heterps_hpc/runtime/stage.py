@@ -14,7 +14,7 @@ from torch import nn
 
 from heterps_hpc.config import DenseOptimizer, Job
 from heterps_hpc.model import Model
-from heterps_hpc.models.initial import make_module
+from heterps_hpc.models.layers import make_module
 from heterps_hpc.runtime.shapes import as_tuple
 
 

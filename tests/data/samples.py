@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heterps_hpc.dataset import Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset import Keys, SampleRows, Schema, SlotSpec, offsets_of
 from heterps_hpc.dataset.write import DatasetWriter
 
 MIXED = Schema(
@@ -23,7 +23,7 @@ MIXED = Schema(
 )
 
 
-def mixed_rows(num_rows: int, seed: int = 0) -> Rows:
+def mixed_rows(num_rows: int, seed: int = 0) -> SampleRows:
     """Every kind of column; the first dense column is the row's number."""
     rng = np.random.default_rng(seed)
 
@@ -35,7 +35,7 @@ def mixed_rows(num_rows: int, seed: int = 0) -> Rows:
 
     dense = rng.random((num_rows, 3), np.float32)
     dense[:, 0] = np.arange(num_rows)
-    return Rows(
+    return SampleRows(
         {
             "one": Keys(np.arange(num_rows, dtype=np.uint64) * np.uint64(7)),
             "many": ragged(False),
@@ -48,7 +48,7 @@ def mixed_rows(num_rows: int, seed: int = 0) -> Rows:
     )
 
 
-def write_mixed(path: Path, num_rows: int, step: int = 37, **options: Any) -> Rows:
+def write_mixed(path: Path, num_rows: int, step: int = 37, **options: Any) -> SampleRows:
     """A dataset of those rows, appended `step` at a time."""
     rows = mixed_rows(num_rows)
     with DatasetWriter(path, MIXED, **options) as writer:
@@ -66,7 +66,7 @@ def assert_same_keys(got: Keys, expected: Keys) -> None:
             np.testing.assert_array_equal(left, right)
 
 
-def assert_rows(batch: Any, expected: Rows) -> None:
+def assert_rows(batch: Any, expected: SampleRows) -> None:
     """All columns of a batch are those of the rows."""
     for name in ("dense", "labels", "weight", "group"):
         np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name), err_msg=name)

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from data_prep import criteo_rows
 from data_prep.criteo import CriteoSource, main
 from data_prep.hashing import keys_of_integers, missing_key, rare_key
-from data_prep.options import Options
+from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
-from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Order, Reader, Rows
+from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Order, Reader, SampleRows
 from heterps_hpc.errors import UserError
 from tests.data.samples import assert_same_keys, write_criteo
 
@@ -45,7 +45,7 @@ def plain_parse(lines: list[bytes]) -> tuple[list[int], list[list[float]], list[
     return labels, dense, keys
 
 
-def assert_parsed(rows: Rows, lines: list[bytes]) -> None:
+def assert_parsed(rows: SampleRows, lines: list[bytes]) -> None:
     labels, dense, keys = plain_parse(lines)
     assert rows.labels is not None
     assert rows.dense is not None
@@ -92,8 +92,8 @@ def test_fast_parser_refuses_exactly_what_is_wrong(line: bytes, data: st.DataObj
         assert_parsed(rows, [changed])
 
 
-def options(out: Path, **more: Any) -> Options:
-    return Options(out, **{"block_rows": 64, **more})
+def options(out: Path, **more: Any) -> PrepareOptions:
+    return PrepareOptions(out, **{"block_rows": 64, **more})
 
 
 def read_all(path: Path) -> Batch:
@@ -104,8 +104,8 @@ def read_all(path: Path) -> Batch:
         return next(reader)
 
 
-def as_rows(batch: Batch) -> Rows:
-    return Rows(batch.slots, batch.dense, batch.labels)
+def as_rows(batch: Batch) -> SampleRows:
+    return SampleRows(batch.slots, batch.dense, batch.labels)
 
 
 def test_round_trip_of_several_files(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_split(tmp_path: Path, kind: Any) -> None:
     assert counts["valid"] == pytest.approx(400, abs=60)
     assert counts["test"] == pytest.approx(600, abs=60)
     parts = [as_rows(read_all(tmp_path / "out" / part)) for part in ("train", "valid", "test")]
-    together = Rows.join(parts)
+    together = SampleRows.join(parts)
     if kind == "time":
         assert_parsed(together, lines)
     else:

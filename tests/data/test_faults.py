@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.criteo import CriteoSource
-from data_prep.options import Options
+from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
@@ -21,7 +21,7 @@ from tests.data.samples import write_criteo
 
 
 def run(source: Path, out: Path, segment_mb: float = 0.05) -> str:
-    made = prepare(CriteoSource([source]), Options(out, segment_mb=segment_mb))
+    made = prepare(CriteoSource([source]), PrepareOptions(out, segment_mb=segment_mb))
     return made["train"].fingerprint()
 
 
@@ -80,7 +80,7 @@ def test_permission_error_is_told_as_such(tmp_path: Path, monkeypatch: pytest.Mo
     source = CriteoSource([tmp_path / "a"])
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(UserError, match="no permission to write there"):
-        prepare(source, Options(tmp_path / "out"))
+        prepare(source, PrepareOptions(tmp_path / "out"))
 
 
 PREPARE = """
@@ -154,23 +154,23 @@ def test_other_options_do_not_continue_it(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(good + b"bad\n")
     source = CriteoSource([tmp_path / "a"])
     with pytest.raises(UserError, match="line 101"):
-        prepare(source, Options(tmp_path / "out"))
+        prepare(source, PrepareOptions(tmp_path / "out"))
     with pytest.raises(UserError, match="holds an unfinished preparation"):
-        prepare(source, Options(tmp_path / "out", max_keys=10))
+        prepare(source, PrepareOptions(tmp_path / "out", max_keys=10))
 
 
 MEASURE = """
 import resource, sys
 from pathlib import Path
 from data_prep.criteo import CriteoSource
-from data_prep.options import Options
+from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 small, large, out = map(Path, sys.argv[1:])
-prepare(CriteoSource([small]), Options(out / "small", block_rows=512, segment_mb=8))
+prepare(CriteoSource([small]), PrepareOptions(out / "small", block_rows=512, segment_mb=8))
 before = peak()
-prepare(CriteoSource([large]), Options(out / "large", block_rows=512, segment_mb=8))
+prepare(CriteoSource([large]), PrepareOptions(out / "large", block_rows=512, segment_mb=8))
 print(peak() - before)
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heterps_hpc.dataset import ColumnSelection, Dataset, Keys, Order, Reader, Rows
+from heterps_hpc.dataset import ColumnSelection, Dataset, Keys, Order, Reader, SampleRows
 from heterps_hpc.dataset.write import DatasetWriter
 from heterps_hpc.errors import UserError
 from tests.data.samples import MIXED, assert_rows, mixed_rows, write_mixed
@@ -77,7 +77,7 @@ def test_manifest_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("distinct", [5000, 60_000, 400_000])
 def test_large_cardinality_is_estimated(tmp_path: Path, distinct: int) -> None:
     keys = np.random.default_rng(0).permutation(np.arange(distinct, dtype=np.uint64))
-    rows = Rows({"one": Keys(keys)}, None, np.zeros((distinct, 1), np.float32))
+    rows = SampleRows({"one": Keys(keys)}, None, np.zeros((distinct, 1), np.float32))
     schema = MIXED.model_copy(
         update={"slots": MIXED.slots[:1], "dense_columns": (), "labels": ("y",)}
         | {"has_weight": False, "has_group": False}
@@ -116,7 +116,7 @@ def test_key_sample_is_uniform_over_occurrences(tmp_path: Path) -> None:
         | {"has_weight": False, "has_group": False}
     )
     with DatasetWriter(tmp_path / "d", schema, rows_per_shard=90_000) as writer:
-        writer.append(Rows({"one": Keys(keys)}, None, np.zeros((count, 1), np.float32)))
+        writer.append(SampleRows({"one": Keys(keys)}, None, np.zeros((count, 1), np.float32)))
     sample = Dataset.open(tmp_path / "d").key_sample("one")
     assert len(sample) == 65_536
     assert abs(float(sample.mean()) - 0.5) < 5 * 0.5 / 256
@@ -126,11 +126,13 @@ def test_wrong_columns_are_refused_by_name(tmp_path: Path) -> None:
     rows = mixed_rows(10)
     writer = DatasetWriter(tmp_path / "d", MIXED)
     with pytest.raises(ValueError, match="slots"):
-        writer.append(Rows({"one": rows.slots["one"]}, rows.dense, rows.labels))
+        writer.append(SampleRows({"one": rows.slots["one"]}, rows.dense, rows.labels))
     with pytest.raises(ValueError, match="dense must have the shape"):
-        writer.append(Rows(rows.slots, rows.dense[:, :2], rows.labels, rows.weight, rows.group))
+        writer.append(
+            SampleRows(rows.slots, rows.dense[:, :2], rows.labels, rows.weight, rows.group)
+        )
     with pytest.raises(ValueError, match="weight is required"):
-        writer.append(Rows(rows.slots, rows.dense, rows.labels, None, rows.group))
+        writer.append(SampleRows(rows.slots, rows.dense, rows.labels, None, rows.group))
 
 
 def test_an_error_leaves_no_dataset(tmp_path: Path) -> None:

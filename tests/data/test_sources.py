@@ -17,7 +17,7 @@ from data_prep.avazu import AvazuSource
 from data_prep.csv_source import CsvSource
 from data_prep.hashing import keys_of_integers, keys_of_texts, missing_key, slot_base
 from data_prep.movielens import MovieLensSource
-from data_prep.options import Options
+from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.recipe import DenseColumn, LabelColumn, Recipe, SlotColumn
 from data_prep.table import main as table_main
@@ -82,7 +82,9 @@ def test_avazu(tmp_path: Path, packed: bool) -> None:
     text = (AVAZU_HEADER + "".join(lines)).encode()
     path = tmp_path / "train.gz"
     path.write_bytes(gzip.compress(text) if packed else text)
-    made = prepare(AvazuSource([path]), Options(tmp_path / "out", split="time", test_fraction=0.2))
+    made = prepare(
+        AvazuSource([path]), PrepareOptions(tmp_path / "out", split="time", test_fraction=0.2)
+    )
     assert {part: manifest.num_rows for part, manifest in made.items()} == {
         "train": 48,
         "test": 12,
@@ -112,8 +114,10 @@ def test_avazu_bad_rows(tmp_path: Path, bad: str, message: str) -> None:
     text = AVAZU_HEADER + avazu_line(1, 0, "14102101") + bad
     (tmp_path / "a").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=f"a, line 3: .*{message}"):
-        prepare(AvazuSource([tmp_path / "a"]), Options(tmp_path / "out"))
-    made = prepare(AvazuSource([tmp_path / "a"]), Options(tmp_path / "skipped", on_bad_row="skip"))
+        prepare(AvazuSource([tmp_path / "a"]), PrepareOptions(tmp_path / "out"))
+    made = prepare(
+        AvazuSource([tmp_path / "a"]), PrepareOptions(tmp_path / "skipped", on_bad_row="skip")
+    )
     assert made["train"].num_rows == 1
 
 
@@ -153,7 +157,7 @@ def write_movielens(directory: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["1m", "100k", "csv"])
 def test_movielens(tmp_path: Path, kind: str) -> None:
     write_movielens(tmp_path / "ml", kind)
-    prepare(MovieLensSource(tmp_path / "ml"), Options(tmp_path / "out"))
+    prepare(MovieLensSource(tmp_path / "ml"), PrepareOptions(tmp_path / "out"))
     batch = read_all(tmp_path / "out")
     assert batch.labels is not None
     assert batch.labels[:, 0].tolist() == [1, 0, 1, 0]
@@ -175,7 +179,8 @@ def test_movielens(tmp_path: Path, kind: str) -> None:
 def test_movielens_split_by_time(tmp_path: Path) -> None:
     write_movielens(tmp_path / "ml", "csv")
     prepare(
-        MovieLensSource(tmp_path / "ml"), Options(tmp_path / "out", split="time", test_fraction=0.5)
+        MovieLensSource(tmp_path / "ml"),
+        PrepareOptions(tmp_path / "out", split="time", test_fraction=0.5),
     )
     test = read_all(tmp_path / "out" / "test")
     assert test.slots["user"].keys.tolist() == [integer_key("user", 1), integer_key("user", 3)]
@@ -242,14 +247,14 @@ def check_table(batch: Batch) -> None:
 
 def test_csv(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(as_csv(TABLE), encoding="utf-8")
-    prepare(CsvSource([tmp_path / "a.csv"], RECIPE), Options(tmp_path / "out"))
+    prepare(CsvSource([tmp_path / "a.csv"], RECIPE), PrepareOptions(tmp_path / "out"))
     check_table(read_all(tmp_path / "out"))
 
 
 def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table(TABLE), tmp_path / "a.parquet", row_group_size=3)
     source = table_source([tmp_path / "a.parquet"], RECIPE)
-    prepare(source, Options(tmp_path / "out", segment_mb=1e-6))
+    prepare(source, PrepareOptions(tmp_path / "out", segment_mb=1e-6))
     assert len(Dataset.open(tmp_path / "out").manifest.shards) == 2
     check_table(read_all(tmp_path / "out"))
 
@@ -266,7 +271,7 @@ def test_parquet_lists_are_slots_of_many_keys(tmp_path: Path) -> None:
             SlotColumn(column="ids", many=True, integer=True),
         ),
     )
-    prepare(table_source([tmp_path / "a.parquet"], recipe), Options(tmp_path / "out"))
+    prepare(table_source([tmp_path / "a.parquet"], recipe), PrepareOptions(tmp_path / "out"))
     batch = read_all(tmp_path / "out")
     assert groups(batch.slots["tags"]) == [[text_key("tags", "p"), text_key("tags", "q")], [], []]
     ids = [[integer_key("ids", value) for value in row] for row in ([1], [2, 3], [])]
@@ -279,7 +284,8 @@ def test_table_split_by_time(tmp_path: Path) -> None:
     for name in ("a.csv", "a.parquet"):
         out = tmp_path / f"out-{name}"
         prepare(
-            table_source([tmp_path / name], RECIPE), Options(out, split="time", test_fraction=0.25)
+            table_source([tmp_path / name], RECIPE),
+            PrepareOptions(out, split="time", test_fraction=0.25),
         )
         assert read_all(out / "test").weight.tolist() == [1]  # type: ignore[union-attr]
         assert read_all(out / "train").weight.tolist() == [0.5, 2, 1]  # type: ignore[union-attr]
@@ -303,10 +309,10 @@ def test_csv_bad_rows(tmp_path: Path, column: str, value: str, message: str | No
     (tmp_path / "a.csv").write_text(as_csv(table), encoding="utf-8")
     source = CsvSource([tmp_path / "a.csv"], RECIPE)
     if message is None:  # odd, but well-formed
-        assert prepare(source, Options(tmp_path / "out"))["train"].num_rows == 4
+        assert prepare(source, PrepareOptions(tmp_path / "out"))["train"].num_rows == 4
         return
     with pytest.raises(UserError, match=f"a.csv, line 4: {message}"):
-        prepare(source, Options(tmp_path / "out"))
+        prepare(source, PrepareOptions(tmp_path / "out"))
 
 
 def test_wrong_recipes_are_refused_by_name(tmp_path: Path) -> None:

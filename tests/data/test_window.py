@@ -17,7 +17,7 @@ from heterps_hpc.dataset import (
     Keys,
     Order,
     Reader,
-    Rows,
+    SampleRows,
     Schema,
     SlotSpec,
     offsets_of,
@@ -65,11 +65,11 @@ def test_picked_samples_have_their_keys(lengths: list[int], data: st.DataObject)
 
 
 @pytest.fixture
-def even(tmp_path: Path) -> tuple[Dataset, Rows]:
+def even(tmp_path: Path) -> tuple[Dataset, SampleRows]:
     """Three slots of one key, one with always four, in blocks as large as real ones."""
     rng = np.random.default_rng(0)
     count = 2500
-    rows = Rows(
+    rows = SampleRows(
         {
             **{name: Keys(rng.integers(0, 2**64, count, dtype=np.uint64)) for name in "abc"},
             "four": Keys(
@@ -89,7 +89,7 @@ def even(tmp_path: Path) -> tuple[Dataset, Rows]:
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("slots", [("a", "b", "c", "four"), ("c", "a"), ("four",)])
 def test_any_columns_of_side_by_side_ones(
-    even: tuple[Dataset, Rows], shuffle: bool, slots: tuple[str, ...]
+    even: tuple[Dataset, SampleRows], shuffle: bool, slots: tuple[str, ...]
 ) -> None:
     dataset, rows = even
     want = ColumnSelection(slots, dense=True, labels="a" in slots)
@@ -108,7 +108,7 @@ def test_any_columns_of_side_by_side_ones(
     assert seen == 2500
 
 
-def test_columns_of_a_block_lie_side_by_side_on_pages(even: tuple[Dataset, Rows]) -> None:
+def test_columns_of_a_block_lie_side_by_side_on_pages(even: tuple[Dataset, SampleRows]) -> None:
     dataset, _ = even
     storage = Storage(dataset, list(columns_of(dataset.manifest)))
     shard = storage.shard(0)
@@ -146,7 +146,7 @@ def rewrite_plainly(shard: Path, tell_addresses: bool) -> None:
 @pytest.mark.parametrize("tell_addresses", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_shards_with_chunks_anywhere_are_read(
-    even: tuple[Dataset, Rows], tell_addresses: bool, shuffle: bool
+    even: tuple[Dataset, SampleRows], tell_addresses: bool, shuffle: bool
 ) -> None:
     dataset, rows = even
     told = json.loads((dataset.path / "manifest.json").read_text())
@@ -206,7 +206,9 @@ def test_a_slow_disk_is_told_what_comes(
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_batch_that_is_held_does_not_change(even: tuple[Dataset, Rows], shuffle: bool) -> None:
+def test_a_batch_that_is_held_does_not_change(
+    even: tuple[Dataset, SampleRows], shuffle: bool
+) -> None:
     dataset, rows = even
     want = ColumnSelection(("a", "b", "c", "four"), dense=True)
     order = Order(dataset, 256, shuffle=shuffle, window_rows=1024)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heterps_hpc.dataset import Dataset, Keys, Rows, Schema, SlotSpec, offsets_of
+from heterps_hpc.dataset import Dataset, Keys, SampleRows, Schema, SlotSpec, offsets_of
 from heterps_hpc.dataset.write import DatasetWriter
 
 NUM_ROWS = 211
@@ -51,7 +51,7 @@ def write_click_log(
     return Dataset.open(path)
 
 
-def _rows(weight: bool, seed: int) -> Rows:
+def _rows(weight: bool, seed: int) -> SampleRows:
     rng = np.random.default_rng(seed)
 
     def keys(count: int, cardinality: int, salt: int) -> np.ndarray:
@@ -64,7 +64,7 @@ def _rows(weight: bool, seed: int) -> Rows:
         weights = rng.random(total, np.float32) + np.float32(0.5) if weighted else None
         return Keys(keys(total, cardinality, salt), offsets, weights)
 
-    return Rows(
+    return SampleRows(
         {
             "user": Keys(keys(NUM_ROWS, 60, 1)),
             "tags": many(2.5, 40, 2),

@@ -22,8 +22,8 @@ from heterps_hpc.config import Job, SparseOptimizer
 from heterps_hpc.core import Table, TableConfig
 from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Keys, Order, Reader
 from heterps_hpc.model import LENGTH_PREFIX, Layer, Lookup, Model, TableSpec
-from heterps_hpc.models.initial import make_module
-from heterps_hpc.models.layers import samples
+from heterps_hpc.models.dropout import samples
+from heterps_hpc.models.layers import make_module
 from heterps_hpc.negatives import distinct_keys, draw_negatives
 from heterps_hpc.runtime.lr_schedule import factor
 from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy

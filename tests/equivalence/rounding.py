@@ -24,7 +24,7 @@ from heterps_hpc.core import partition_of
 from heterps_hpc.dataset import Batch, Dataset
 from heterps_hpc.layout import Layout
 from heterps_hpc.model import Layer, Lookup, Model
-from heterps_hpc.models.layers import samples
+from heterps_hpc.models.dropout import samples
 from heterps_hpc.row_ranges import Range, replica_ranges
 from tests.equivalence.cases import Case, make_job, make_layout, make_model
 from tests.equivalence.oracle import Learned, Oracle, Pulled

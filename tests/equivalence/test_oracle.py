@@ -11,7 +11,7 @@ import torch
 
 from heterps_hpc.config import Job, SparseOptimizer
 from heterps_hpc.dataset import ColumnSelection, Dataset, Order, Reader
-from heterps_hpc.models.initial import make_module
+from heterps_hpc.models.layers import make_module
 from tests.equivalence.cases import Case, make_job, make_model
 from tests.equivalence.click_log import write_click_logs
 from tests.equivalence.compare import differences

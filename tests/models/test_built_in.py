@@ -15,8 +15,8 @@ from heterps_hpc.dataset import Schema, SlotSpec
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
 from heterps_hpc.models import BUILT_IN, build_model
-from heterps_hpc.models.initial import make_module
-from heterps_hpc.models.layers import samples
+from heterps_hpc.models.dropout import samples
+from heterps_hpc.models.layers import make_module
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "own_model"
 SCHEMA = Schema(

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from heterps_hpc.counter_rng import splitmix64
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Layer, dense
-from heterps_hpc.models.initial import make_module, refuse_batch_coupling
-from heterps_hpc.models.layers import CounterDropout, SharedFc, mix64, samples
-from heterps_hpc.negatives import mix64 as numpy_mix64
+from heterps_hpc.models.dropout import CounterDropout, samples
+from heterps_hpc.models.dropout import splitmix64 as torch_splitmix64
+from heterps_hpc.models.layers import SharedFc, make_module, refuse_batch_coupling
 
 
 def layer(name: str, make: object) -> Layer:
@@ -114,8 +115,8 @@ def test_dropout_of_no_rows() -> None:
 
 def test_torch_and_numpy_mix_the_same_bits() -> None:
     values = np.random.default_rng(0).integers(0, 2**64, 1000, dtype=np.uint64)
-    mixed = mix64(torch.from_numpy(values.view(np.int64))).numpy().view(np.uint64)
-    assert np.array_equal(mixed, numpy_mix64(values))
+    mixed = torch_splitmix64(torch.from_numpy(values.view(np.int64))).numpy().view(np.uint64)
+    assert np.array_equal(mixed, splitmix64(values))
 
 
 def test_an_item_and_its_negatives_share_their_weights() -> None:

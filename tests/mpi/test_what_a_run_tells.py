@@ -19,7 +19,7 @@ from heterps_hpc.dataset import (
     Keys,
     Order,
     Reader,
-    Rows,
+    SampleRows,
     Schema,
     SlotSpec,
 )
@@ -127,7 +127,7 @@ def test_scoring_data_without_a_slot_of_the_model_is_refused(run: Run, tmp_path:
     schema = Schema(slots=(SlotSpec(name="user"),), dense_columns=("d0",), labels=("click",))
     with DatasetWriter(tmp_path / "poor", schema, rows_per_shard=100) as writer:
         one = np.ones((50, 1), np.float32)
-        writer.append(Rows({"user": Keys(np.arange(50, dtype=np.uint64))}, one, one, None))
+        writer.append(SampleRows({"user": Keys(np.arange(50, dtype=np.uint64))}, one, one, None))
     done = predict(run, tmp_path / "poor", tmp_path / "scores.h5")
     assert done.returncode == ExitCode.USER_ERROR
     assert "no slot" in done.stderr

@@ -15,8 +15,8 @@ from heterps_hpc.dataset import shard_schema
 from heterps_hpc.dataset.manifest import (
     KEY_SAMPLE_SIZE,
     MANIFEST_FILE,
+    DatasetManifest,
     FileSpec,
-    Manifest,
     file_checksum,
 )
 from heterps_hpc.dataset.shard_schema import Column
@@ -29,7 +29,7 @@ Verify = Literal["sizes", "checksums"]
 class Dataset:
     """A click log on disk. It holds no open file, so it may cross a fork or be pickled."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: DatasetManifest) -> None:
         self.path = path
         self.manifest = manifest
 
@@ -46,7 +46,7 @@ class Dataset:
                 f"{path}: no {MANIFEST_FILE}; the preparation did not finish: run it again, it "
                 "continues where it stopped"
             )
-        dataset = cls(path, Manifest.load(path / MANIFEST_FILE))
+        dataset = cls(path, DatasetManifest.load(path / MANIFEST_FILE))
         dataset.check(verify)
         return dataset
 

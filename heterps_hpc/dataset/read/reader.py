@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc.dataset.columns import Keys, Rows
+from heterps_hpc.dataset.columns import Keys, SampleRows
 from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset
 from heterps_hpc.dataset.read.order import Order, Position, Window
 from heterps_hpc.dataset.read.window import LoadedWindow, WindowLoader
@@ -174,7 +174,7 @@ class Reader:
 
     def _batches(self, start: Position) -> Iterator[Batch]:
         """Cut windows into batches; a batch may have rows of several windows."""
-        parts: list[Rows] = []
+        parts: list[SampleRows] = []
         for position, window, following in self._windows(start):
             self._loader.open(window)  # before anything is made of the sizes that it claims
             cuts = self._cuts(window, position.batch)
@@ -189,7 +189,7 @@ class Reader:
                 done += cut.num_rows
                 if cut.complete:
                     num_rows = self._order.batch_rows(cut.batch)
-                    yield _batch(position.epoch, cut.batch, num_rows, Rows.join(parts))
+                    yield _batch(position.epoch, cut.batch, num_rows, SampleRows.join(parts))
                     parts = []
                 for _ in islice(hints, blocks_per_cut):
                     pass
@@ -251,7 +251,7 @@ def _positions(ranges: Sequence[tuple[int, int]], num_rows: int) -> NDArray[np.i
     return np.concatenate([np.arange(0), *(np.arange(first, last) for first, last in ranges)])
 
 
-def _batch(epoch: int, index: int, num_rows: int, rows: Rows) -> Batch:
+def _batch(epoch: int, index: int, num_rows: int, rows: SampleRows) -> Batch:
     assert rows.sample_ids is not None
     return Batch(
         epoch,

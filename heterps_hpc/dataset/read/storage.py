@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.dataset import shard_schema
-from heterps_hpc.dataset.manifest import Manifest, ShardSpec
+from heterps_hpc.dataset.manifest import DatasetManifest, DatasetShard
 from heterps_hpc.dataset.read.dataset import Dataset
 from heterps_hpc.dataset.shard_schema import Column
 from heterps_hpc.errors import UserError
@@ -92,9 +92,9 @@ class ShardFile:
     def __init__(
         self,
         path: Path,
-        spec: ShardSpec,
+        spec: DatasetShard,
         columns: Sequence[Column],
-        manifest: Manifest,
+        manifest: DatasetManifest,
     ) -> None:
         self.path = path
         self.block_rows = manifest.block_rows
@@ -146,7 +146,7 @@ class ShardFile:
                 f"checksums (`heterps data info {self.path.parent} --verify`), prepare it again"
             ) from error
 
-    def _check_header(self, spec: ShardSpec) -> None:
+    def _check_header(self, spec: DatasetShard) -> None:
         for name, expected in (("num_rows", spec.num_rows), ("block_rows", self.block_rows)):
             # numbers only: strings live in a heap, and HDF5 can loop forever in a damaged one
             attribute = h5py.h5a.open(self._file.id, name.encode())
@@ -196,7 +196,7 @@ class ShardFile:
             raise ValueError(f"the starts of slot {slot!r} do not rise from 0 to {num_keys}")
         return starts
 
-    def _read_addresses(self, manifest: Manifest) -> dict[str, list[int]]:
+    def _read_addresses(self, manifest: DatasetManifest) -> dict[str, list[int]]:
         """The addresses that the shard lists, if it does."""
         if shard_schema.CHUNK_COUNTS not in self._file:
             return {}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc.dataset.columns import Int64s, Keys, PickedKeys, Ragged, Rows, one_key_slots
+from heterps_hpc.dataset.columns import Int64s, Keys, PickedKeys, Ragged, SampleRows, one_key_slots
 from heterps_hpc.dataset.read.buffer_pool import BufferPool, key_matrix_bytes, padded
 from heterps_hpc.dataset.read.dataset import (
     ColumnSelection,
@@ -221,7 +221,7 @@ class LoadedWindow:
             for slot in self._wanted.many
         }
 
-    def cut(self, first: int, last: int) -> Rows:
+    def cut(self, first: int, last: int) -> SampleRows:
         """The rows first .. last - 1 of those that batches want."""
         slots = one_key_slots(self._wanted.one, self._keys[:, first:last])
         for name, keys in self._ready.items():
@@ -230,7 +230,7 @@ class LoadedWindow:
             rows = self._rows[first:last]
             slots.update(self._pick(rows, self._wide, self._memory.batches))
         single = {use: column[first:last] for use, column in self._single.items()}
-        return Rows(slots, **single, sample_ids=self._ids[first:last])
+        return SampleRows(slots, **single, sample_ids=self._ids[first:last])
 
     def _is_wide(self, slot: ManyColumns) -> bool:
         """Whether a sample's keys fill cache lines of their own. Then nothing is lost by picking

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from heterps_hpc.counter_rng import random_bits, seed_of
 from heterps_hpc.dataset import shard_schema
-from heterps_hpc.dataset.columns import Rows, check_rows
+from heterps_hpc.dataset.columns import SampleRows, check_rows
 from heterps_hpc.dataset.manifest import (
     FORMAT,
     VERSION,
     Compression,
+    DatasetShard,
     FileSpec,
     Schema,
-    ShardSpec,
     file_checksum,
 )
 from heterps_hpc.dataset.write.sketch import Cardinality, KeySample
@@ -65,7 +65,7 @@ class ShardStats:
     raw_bytes: int = 0
 
 
-class ShardWriter:
+class DatasetShardWriter:
     """Appends rows to one HDF5 file; memory is bounded by a few blocks."""
 
     def __init__(self, path: Path, number: int, options: ShardOptions) -> None:
@@ -84,7 +84,7 @@ class ShardWriter:
         self.num_rows = 0
         self._rows_written = 0
         self._row_seed = seed_of(options.seed, number)
-        self._pending: list[Rows] = []
+        self._pending: list[SampleRows] = []
         self._pending_rows = 0
         self._columns = list(shard_schema.columns_of(schema))
         self._hashes = {column.path: xxhash.xxh3_128() for column in self._columns}
@@ -114,7 +114,7 @@ class ShardWriter:
             **shard_schema.filter_options(self.options.compression),
         )
 
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: SampleRows) -> None:
         """Add rows; they reach the file a few blocks later."""
         rows = check_rows(rows, self.options.schema)
         if rows.num_rows == 0:
@@ -127,7 +127,7 @@ class ShardWriter:
 
     def _flush(self, keep: int) -> None:
         """Write all pending rows but the last `keep`, which do not fill a block yet."""
-        rows = Rows.join(self._pending)
+        rows = SampleRows.join(self._pending)
         cut = rows.num_rows - keep
         self._pending = [rows.cut(cut, rows.num_rows)] if keep else []
         self._pending_rows = keep
@@ -136,7 +136,7 @@ class ShardWriter:
             self._write(written)
             self._sink.check()
 
-    def _write(self, rows: Rows) -> None:
+    def _write(self, rows: SampleRows) -> None:
         narrow: dict[str, NDArray[Any] | None] = {
             "labels": rows.labels,
             "dense": rows.dense,
@@ -204,7 +204,7 @@ class ShardWriter:
         base = starts[-1]
         starts.extend(base + int(end) for end in ends)
 
-    def close(self) -> ShardSpec:
+    def close(self) -> DatasetShard:
         """Finish, flush to disk and give the shard its name."""
         with disk_errors(self.path):
             if self._pending_rows:
@@ -229,7 +229,9 @@ class ShardWriter:
         content = xxhash.xxh3_128()
         for column in self._columns:
             content.update(column.path.encode() + b"\0" + self._hashes[column.path].digest())
-        return ShardSpec(**saved.model_dump(), num_rows=self.num_rows, content=content.hexdigest())
+        return DatasetShard(
+            **saved.model_dump(), num_rows=self.num_rows, content=content.hexdigest()
+        )
 
     def _write_chunk_addresses(self) -> None:
         """Record where the chunks lie: asking HDF5 for each takes longer than reading it."""

@@ -12,21 +12,21 @@ import h5py
 import numpy as np
 
 from heterps_hpc.dataset import shard_schema
-from heterps_hpc.dataset.columns import Rows
+from heterps_hpc.dataset.columns import SampleRows
 from heterps_hpc.dataset.manifest import (
     KEY_SAMPLE_FILE,
     MANIFEST_FILE,
     Compression,
+    DatasetManifest,
+    DatasetShard,
     FileSpec,
-    Manifest,
     Schema,
-    ShardSpec,
 )
 from heterps_hpc.dataset.write.shard_writer import (
     BLOCK_ROWS,
+    DatasetShardWriter,
     ShardOptions,
     ShardStats,
-    ShardWriter,
     Sink,
     disk_errors,
     settle,
@@ -78,25 +78,27 @@ class DatasetWriter:
         if rows_per_shard < 1:
             raise UserError(f"rows_per_shard is {rows_per_shard}; it must be at least 1")
         refuse_existing(self.path)
-        self._shards: list[ShardSpec] = []
+        self._shards: list[DatasetShard] = []
         self._stats: ShardStats | None = None
-        self._current: ShardWriter | None = None
-        self._manifest: Manifest | None = None
+        self._current: DatasetShardWriter | None = None
+        self._manifest: DatasetManifest | None = None
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> DatasetManifest:
         """What was written; there once the writer is closed."""
         if self._manifest is None:
             raise RuntimeError(f"{self.path}: the dataset is not closed yet")
         return self._manifest
 
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: SampleRows) -> None:
         """Add rows, opening a new shard where one is full."""
         first, total = 0, rows.num_rows
         while first < total:
             if self._current is None:
                 number = len(self._shards)
-                self._current = ShardWriter(self.path / shard_name(number), number, self.options)
+                self._current = DatasetShardWriter(
+                    self.path / shard_name(number), number, self.options
+                )
             capacity = self.rows_per_shard - self._current.num_rows
             last = min(total, first + capacity)
             whole = first == 0 and last == total
@@ -111,7 +113,7 @@ class DatasetWriter:
             stats, self._current = self._current.stats, None
             self._stats = stats if self._stats is None else merge_stats(self._stats, stats)
 
-    def close(self) -> Manifest:
+    def close(self) -> DatasetManifest:
         """Write the manifest."""
         if self._manifest is None:
             self._finish_shard()
@@ -147,10 +149,10 @@ def finish(
     path: Path,
     name: str,
     options: ShardOptions,
-    shards: Sequence[ShardSpec],
+    shards: Sequence[DatasetShard],
     stats: ShardStats | None,
     made: dict[str, Any],
-) -> Manifest:
+) -> DatasetManifest:
     """Turn a directory of finished shards into a dataset."""
     if stats is None:
         raise UserError(f"{path}: there is not one row to write; check the input")
@@ -164,7 +166,7 @@ def finish(
         )
         for slot in options.schema.slots
     )
-    manifest = Manifest(
+    manifest = DatasetManifest(
         **options.schema.model_copy(update={"slots": slots}).model_dump(),
         name=name,
         block_rows=options.block_rows,
