@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from mpi4py import MPI
 
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import ColumnSelection, Dataset, Order, Reader
-from heterps_hpc.errors import UserError
 from heterps_hpc.model import LOSS, SCORE, Model
 from heterps_hpc.runtime.batches import want_of
 from heterps_hpc.runtime.dense import DenseRole
-from heterps_hpc.runtime.exchange.routes import Shapes, outlets_of
+from heterps_hpc.runtime.device import CPU, choose_device
+from heterps_hpc.runtime.exchange.channel import Channels
+from heterps_hpc.runtime.exchange.routes import RankRoutes, Shapes, routes_of
 from heterps_hpc.runtime.exchange.transport import Exchange
-from heterps_hpc.runtime.exchange.wire import Wire, make_wire
 from heterps_hpc.runtime.health.phase_timer import Stopwatch
 from heterps_hpc.runtime.lookahead import LookAhead
 from heterps_hpc.runtime.shapes import tensor_shapes
@@ -48,9 +49,9 @@ class Parts:
         return torch.float64 if self.job.train.precision == "float64" else torch.float32
 
     @property
-    def wire(self) -> Wire:
-        """How rows and activations travel."""
-        return make_wire(self.job.train)
+    def routes(self) -> RankRoutes:
+        """What this rank sends and receives."""
+        return routes_of(self.world.rank, self.model, self.world.layout, self.shapes)
 
     def writes(self, tensor: str) -> bool:
         """Whether a dense layer of this rank's stage writes the tensor."""
@@ -62,17 +63,12 @@ class Parts:
         """This rank's sparse role, if it holds shards."""
         if self.shards is None:
             return None
-        layout = self.world.layout
         return SparseRole(
             self.shards,
-            outlets_of(self.world.entry, self.model, layout),
-            layout.stage_ranks,
-            exchange,
-            batch_size=self.job.train.batch_size,
-            num_micro_batches=self.job.train.micro_batches,
+            self.routes.matrices,
+            Channels(exchange, self.job.train, torch.device("cpu")),
             ring=ring,
             dtype=self.dtype,
-            wire=self.wire,
             watch=self.watch,
         )
 
@@ -81,16 +77,11 @@ class Parts:
         if self.modules is None:
             return None
         return DenseRole(
-            self.world.entry,
-            self.model,
-            self.world.layout,
-            self.shapes,
             self.modules,
-            exchange,
-            batch_size=self.job.train.batch_size,
-            num_micro_batches=self.job.train.micro_batches,
+            self.routes,
+            self.shapes,
+            Channels(exchange, self.job.train, self.modules.device),
             ring=ring,
-            wire=self.wire,
             seed=self.job.train.seed,
             watch=self.watch,
             on_bad_loss=self._stop_at_bad_loss,
@@ -172,26 +163,16 @@ def make_parts(world: World, job: Job, model: Model, dataset: Dataset, watch: St
     entry = world.entry
     shapes = tensor_shapes(model, len(dataset.manifest.dense_columns))
     shards = TableShards(entry, model, world.layout, job, dataset) if entry.sparse else None
-    modules = None
+    device, modules = device_of(world), None
     if entry.dense:
-        modules = StageModules(model, world.my_stage.layers, job, device_of(world))
+        modules = StageModules(model, world.my_stage.layers, job, device)
     return Parts(world, job, model, dataset, shapes, shards, modules, watch)
 
 
-def device_of(world: World) -> str:
-    """This rank's device; on CUDA nodes ranks take the node's devices in turn.
-
-    The CUDA branch has not been run: no machine with a GPU was at hand.
-    """
+def device_of(world: World) -> torch.device:
+    """This rank's device; all ranks of the job call it, as those of a node share its devices."""
+    if all(component.device == CPU for component in world.layout.components):
+        return torch.device(CPU)
+    # not of `world`: when measuring, several groups of ranks share a node
     component = world.layout.components[world.entry.component]
-    if component.device == "cpu":
-        return "cpu"
-    count = torch.cuda.device_count()
-    if count == 0:
-        raise UserError(
-            f"{world.name()}: pool {component.pool!r} is a CUDA pool, but torch sees no device "
-            "here; check the partition's gres and that torch is a CUDA build (heterps doctor)"
-        )
-    local = (world.rank - component.first_rank) % component.ranks_per_node
-    torch.cuda.set_device(local % count)
-    return f"cuda:{local % count}"
+    return choose_device(MPI.COMM_WORLD, component.device, world.name())

@@ -25,7 +25,7 @@ from heterps_hpc.runtime.lr_schedule import factor
 from heterps_hpc.runtime.metrics.training_log import Progress
 from heterps_hpc.runtime.parts import make_parts
 from heterps_hpc.runtime.reducer import make_reducer
-from heterps_hpc.runtime.sparse import Ahead
+from heterps_hpc.runtime.sparse import Prefetched
 from heterps_hpc.runtime.steps import Steps
 from heterps_hpc.runtime.votes import GO_ON, STOP, Votes
 from heterps_hpc.runtime.world import make_world
@@ -96,7 +96,7 @@ class Trainer:
         self.step = 0
         self._unfinished: int | None = None  # the step whose dense gradients are being summed
         self.saver: Saves | None = None
-        self.ahead: dict[int, Ahead] = {}  # batches that were pulled before a checkpoint
+        self.prefetched: dict[int, Prefetched] = {}  # batches that were pulled before a checkpoint
         self.result = Result()
         self._readers: list[Reader | LookAhead] = []
         self._evaluator: Evaluator | None = None
@@ -167,8 +167,8 @@ class Trainer:
         if self.sparse is not None:
             with self.watch.phase("read"):
                 batch = next(self._sparse_reader)
-            if step in self.ahead:
-                self.sparse.restore_ahead(step, batch, self.ahead.pop(step))
+            if step in self.prefetched:
+                self.sparse.restore_prefetched(step, batch, self.prefetched.pop(step))
             else:
                 self.sparse.pull(step, batch)
 

@@ -10,8 +10,8 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import Schema
 from heterps_hpc.model import Layer, Lookup, Model, is_data_tensor
 from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
+from heterps_hpc.runtime.exchange.channel import make_wire
 from heterps_hpc.runtime.exchange.routes import Shapes
-from heterps_hpc.runtime.exchange.wire import make_wire
 
 _STATES = {"sgd": 0.0, "adagrad": 1.0, "adam": 2.0}  # per element; row-wise Adagrad: per row
 _KEY_AND_INDEX_BYTES = 24.0

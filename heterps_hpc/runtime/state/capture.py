@@ -72,7 +72,7 @@ def capture(trainer: Trainer) -> Captured:
         for name, table in tables.items():
             captured.tables[name] = table.snapshot()
             captured.facts[name] = table_facts(table)
-        for step, ahead in trainer.sparse.ahead().items():
+        for step, ahead in trainer.sparse.prefetched().items():
             for lookup, matrix in ahead.rows.items():
                 held, name = tables[lookup.table].partitions, lookup_name(lookup)
                 captured.add("ahead", str(step), name, matrix, held)

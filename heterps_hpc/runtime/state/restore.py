@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint
 from heterps_hpc.model import Lookup
-from heterps_hpc.runtime.sparse import Ahead
+from heterps_hpc.runtime.sparse import Prefetched
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.state.capture import ABSENT, COUNT, STATE, lookup_name
 from heterps_hpc.runtime.state.compatibility import check_match
@@ -31,7 +31,7 @@ def resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
         if trainer.sparse is not None:
             for name, table in trainer.sparse.shards.tables.items():
                 load_table(contents, name, table, trainer.watch.tick)
-            trainer.ahead = _ahead(trainer, contents)
+            trainer.prefetched = _ahead(trainer, contents)
         if trainer.dense is not None:
             load_dense(contents, trainer.dense.modules)
         _load_progress(trainer, contents)
@@ -39,7 +39,7 @@ def resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
     log.info("resumed at step %d from %s", checkpoint.step, checkpoint.path)
 
 
-def _ahead(trainer: Trainer, contents: Contents) -> dict[int, Ahead]:
+def _ahead(trainer: Trainer, contents: Contents) -> dict[int, Prefetched]:
     """The batches that were pulled ahead, as this rank would have pulled them.
 
     A slot split over ranks has a partial sum on each. Under the same split every rank takes its
@@ -47,11 +47,11 @@ def _ahead(trainer: Trainer, contents: Contents) -> dict[int, Ahead]:
     """
     assert trainer.sparse is not None
     lookups = trainer.sparse.shards.lookups
-    found: dict[int, Ahead] = {}
+    found: dict[int, Prefetched] = {}
     for name in contents.names("ahead"):
         if not name.isdecimal():
             raise DamagedCheckpoint(f"{contents.checkpoint.path}: pooled rows of step {name!r}")
-        found[int(name)] = Ahead(
+        found[int(name)] = Prefetched(
             rows={lookup: _ahead_rows(trainer, contents, name, lookup) for lookup in lookups},
             absent={lookup: _absent_keys(contents, name, lookup) for lookup in lookups},
         )
