@@ -27,7 +27,7 @@ from heterps_hpc.runtime.exchange.routes import (
 )
 from heterps_hpc.runtime.exchange.transport import Exchange, Lane
 from heterps_hpc.runtime.exchange.wire import Wire
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.stage import StageModules
 
 
@@ -76,7 +76,7 @@ class DenseRole:
         ring: int,
         wire: Wire,
         seed: int,
-        watch: Stopwatch,
+        watch: PhaseTimer,
         on_bad_loss: Callable[[int, float], None],
     ) -> None:
         self.modules = modules

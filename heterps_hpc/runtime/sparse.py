@@ -19,7 +19,7 @@ from heterps_hpc.row_ranges import Range, replica_ranges
 from heterps_hpc.runtime.exchange.routes import Outlet
 from heterps_hpc.runtime.exchange.transport import Arrival, Exchange, Lane, LocalArrival
 from heterps_hpc.runtime.exchange.wire import Wire
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.tables import KeyList, Matrix, Pulled, TableShards
 
 ReplicaRanks = Callable[[int], list[int]]  # stage → world ranks
@@ -48,7 +48,7 @@ class SparseRole:
         ring: int,
         dtype: torch.dtype,
         wire: Wire,
-        watch: Stopwatch,
+        watch: PhaseTimer,
     ) -> None:
         self.shards = shards
         self._outlets = outlets
