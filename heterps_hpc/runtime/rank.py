@@ -144,7 +144,7 @@ class Rank:
             batch_size=train.batch_size,
             num_micro_batches=train.micro_batches,
             ring=ring,
-            dtype=torch.float64 if train.precision == "float64" else torch.float32,
+            dtype=getattr(torch, train.dtype),
             wire=make_wire(train),
             watch=self.timer,
         )

@@ -24,7 +24,7 @@ class StageModules:
 
     def __init__(self, model: Model, layers: tuple[str, ...], job: Job, device: str) -> None:
         self.device = torch.device(device)
-        self.dtype = torch.float64 if job.train.precision == "float64" else torch.float32
+        self.dtype: torch.dtype = getattr(torch, job.train.dtype)
         self._autocast = job.train.precision == "bf16"
         self.layers = [model.layer(name) for name in layers if not model.layer(name).is_embedding]
         self.modules: dict[str, nn.Module] = {

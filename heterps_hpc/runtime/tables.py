@@ -62,7 +62,7 @@ def table_config(
         seed=job.train.seed,
         init="uniform",
         init_scale=spec.init_scale,
-        dtype="float64" if job.train.precision == "float64" else "float32",
+        dtype=job.train.dtype,
         num_partitions=options.num_partitions,
         threads=threads,
         admission=options.admit_after,
@@ -87,7 +87,7 @@ class TableShards:
     ) -> None:
         self._model = model
         self._seed = job.train.seed
-        self._dtype = np.float64 if job.train.precision == "float64" else np.float32
+        self._dtype = np.dtype(job.train.dtype)
         self.counters = job.train.tables.counters
         held = entry.partitions()
         cores = layout.components[entry.component].cores_per_rank
