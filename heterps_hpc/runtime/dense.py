@@ -13,6 +13,7 @@ from heterps_hpc.dataset import Batch
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import LOSS, SCORE, Model
 from heterps_hpc.models.layers import samples
+from heterps_hpc.phases import Phase
 from heterps_hpc.row_ranges import Range, overlap, replica_ranges
 from heterps_hpc.runtime.batches import Feed
 from heterps_hpc.runtime.clock import one_forward_one_backward
@@ -186,7 +187,7 @@ class DenseRole:
         leaves = self._assemble(step, micro_batch, count, feed.batch.num_rows)
         tensors = feed.tensors(micro_batch) | leaves
         with (
-            self._watch.phase("forward"),
+            self._watch.phase(Phase.FORWARD),
             samples(self._seed, feed.batch.epoch, feed.sample_ids(micro_batch)),
         ):
             for _ in self.modules.run(tensors):
@@ -224,7 +225,7 @@ class DenseRole:
             if alive.outputs[name].requires_grad:
                 roots.append(alive.outputs[name])
                 seeds.append(gradient)
-        with self._watch.phase("backward"):
+        with self._watch.phase(Phase.BACKWARD):
             self.modules.backward(roots, seeds)
         self._exchange.poke()
         self._send_gradients(step, micro_batch, num_rows, alive.leaves)
@@ -233,14 +234,14 @@ class DenseRole:
         self, step: int, micro_batch: int, count: int, num_rows: int
     ) -> dict[str, torch.Tensor]:
         """The stage's inputs from other ranks, as leaves of the graph."""
-        with self._watch.phase("wait inputs"):
+        with self._watch.phase(Phase.WAIT_INPUTS):
             messages = []
             for port in self._rows_in + self._acts_in:
                 share = self._shares(port, num_rows)[micro_batch]
                 if share.count:
                     messages.append((port.route, share, port.inlet.take(step, micro_batch)))
         leaves = {}
-        with self._watch.phase("assemble"):
+        with self._watch.phase(Phase.ASSEMBLE):
             for name in self._external:
                 width = prod(self._shapes[name])
                 value = join_messages(name, width, count, messages, self.modules.dtype)
@@ -274,7 +275,7 @@ class DenseRole:
         num_rows: int,
         tensors: dict[str, torch.Tensor],
     ) -> None:
-        with self._watch.phase("send"):
+        with self._watch.phase(Phase.SEND):
             for port in ports:
                 shares = self._shares(port, num_rows)
                 share = shares[micro_batch]
@@ -310,7 +311,7 @@ class DenseRole:
             share = self._shares(port, num_rows)[micro_batch]
             if not share.count:
                 continue
-            with self._watch.phase("wait gradients"):
+            with self._watch.phase(Phase.WAIT_GRADIENTS):
                 message = port.inlet.take(step, micro_batch)
             for piece in port.route.pieces:
                 part = message[:, piece.message_column : piece.message_column + piece.width]

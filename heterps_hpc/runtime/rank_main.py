@@ -38,7 +38,7 @@ def _run(start: Start) -> ExitCode:
         except Exception as error:
             raise RankFailed(
                 f"{rank.world.name()}, step {rank.timer.step}, phase "
-                f"{rank.timer.current!r}: {type(error).__name__}: {error}"
+                f"'{rank.timer.current}': {type(error).__name__}: {error}"
             ) from error
 
 

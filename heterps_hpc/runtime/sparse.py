@@ -15,6 +15,7 @@ import torch
 
 from heterps_hpc.dataset import Batch
 from heterps_hpc.model import Lookup
+from heterps_hpc.phases import Phase
 from heterps_hpc.row_ranges import Range, replica_ranges
 from heterps_hpc.runtime.exchange.routes import Outlet
 from heterps_hpc.runtime.exchange.transport import Arrival, Exchange, Lane, LocalArrival
@@ -77,7 +78,7 @@ class SparseRole:
         """Resolve and pool the batch's rows and start to send them."""
         slot = step % self._ring
         self._exchange.settle(Lane.ROWS, step - self._ring)
-        with self._watch.phase("pull"):
+        with self._watch.phase(Phase.PULL):
             views = self._views(self._rows[slot], batch.num_rows)
             first = {lookup: columns[0] for lookup, columns in views.items()}
             self._pulled[step] = self.shards.pull(batch, first, train=True)
@@ -112,7 +113,7 @@ class SparseRole:
     def push(self, step: int, lr: float) -> None:
         """Wait for the batch's gradients and apply them."""
         pulled = self._receive(step)
-        with self._watch.phase("push"):
+        with self._watch.phase(Phase.PUSH):
             matrices = [matrix[: pulled.num_rows] for matrix in self._gradients]
             if self._wire.dtype != self._dtype:
                 factor = 1.0 / self._wire.gradient_scale
@@ -146,7 +147,7 @@ class SparseRole:
 
     def _send(self, step: int, num_rows: int) -> None:
         slot = step % self._ring
-        with self._watch.phase("send"):
+        with self._watch.phase(Phase.SEND):
             for index, outlet in enumerate(self._outlets):
                 matrix = self._wired[slot][index]
                 if self._wire.dtype != self._dtype:
@@ -159,7 +160,7 @@ class SparseRole:
                             self._exchange.send(Lane.ROWS, rank, step, matrix[first:last])
 
     def _receive(self, step: int) -> Pulled:
-        with self._watch.phase("wait gradients"):
+        with self._watch.phase(Phase.WAIT_GRADIENTS):
             for block, arrival in self._arrivals:
                 data = arrival.wait()
                 if data is not block:

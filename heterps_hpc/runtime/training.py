@@ -12,6 +12,7 @@ import torch
 from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
+from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.batches import Readers, training_steps
 from heterps_hpc.runtime.evaluate import Evaluator
@@ -110,7 +111,7 @@ class Training:
             return {}
         if self._evaluator is None:
             self._evaluator = Evaluator(self.rank, Dataset.open(self.job.data.test))
-        with self.timer.phase("evaluate"):
+        with self.timer.phase(Phase.EVALUATE):
             found = self._evaluator.evaluate()
         if self.rank.is_reporter:
             self.progress.write({"kind": "evaluation", "step": self.rank.step, **found})
@@ -141,7 +142,7 @@ class Training:
         if self.dense is not None:
             self.dense.expect_rows(step, self.steps.num_rows(step))
         if self.sparse is not None:
-            with self.timer.phase("read"):
+            with self.timer.phase(Phase.READ):
                 batch = self._readers.keys()
             if step in self.rank.prefetched:  # it was pulled before a checkpoint
                 self.sparse.restore_ahead(step, batch, self.rank.prefetched.pop(step))
@@ -151,7 +152,7 @@ class Training:
     def _dense_step(self, step: int) -> bool:
         """Forward and backward; false if the loss is not a number and the job says skip."""
         assert self.dense is not None
-        with self.timer.phase("read"):
+        with self.timer.phase(Phase.READ):
             feed = self._readers.feed()
             weight_sum = self._readers.weight_sum(feed.batch.num_rows)
         outcome = self.dense.train(step, feed, weight_sum, keep_scores=self.progress.keeps_scores)
@@ -165,7 +166,7 @@ class Training:
         until then the rank pushes this batch and pulls a later one.
         """
         if self.dense is not None:
-            with self.timer.phase("reduce"):
+            with self.timer.phase(Phase.REDUCE):
                 self.reducer.start(self.dense.modules.gradients)
             self._unreduced = step
         if self.sparse is not None:
@@ -178,13 +179,13 @@ class Training:
             return
         step, self._unreduced = self._unreduced, None
         modules, spec = self.dense.modules, self.job.train.dense
-        with self.timer.phase("reduce"):
+        with self.timer.phase(Phase.REDUCE):
             self.reducer.finish()
         clip = None
         if spec.clip_norm is not None:
-            with self.timer.phase("clip"):
+            with self.timer.phase(Phase.CLIP):
                 clip = self._clip_factor(modules.gradients, spec.clip_norm)
-        with self.timer.phase("update"):
+        with self.timer.phase(Phase.UPDATE):
             modules.apply(spec.lr * factor(spec.schedule, step, self.steps.total), clip)
 
     def _clip_factor(self, gradients: torch.Tensor, clip_norm: float) -> float:

@@ -7,15 +7,17 @@ from collections import defaultdict
 from types import TracebackType
 from typing import Any
 
+from heterps_hpc.phases import Phase
+
 
 class PhaseTimer:
     """Adds up seconds per phase; phases may nest, and then each counts only its own time."""
 
     def __init__(self, rank: int = 0, traced_steps: range = range(0)) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.seconds: defaultdict[Phase, float] = defaultdict(float)
         self.events: list[dict[str, Any]] = []  # Chrome's trace format
         self.step = 0
-        self.current = "start"
+        self.current = Phase.START
         self.count = (
             0  # grows with everything that happens: the watchdog sees that we make progress
         )
@@ -23,9 +25,9 @@ class PhaseTimer:
         self._rank = rank
         self._origin = time.perf_counter()
         self._traced_steps = traced_steps
-        self._stack: list[tuple[str, float, float]] = []  # phase, began, seconds of inner phases
+        self._stack: list[tuple[Phase, float, float]] = []  # phase, began, seconds of inner phases
 
-    def phase(self, name: str) -> _Phase:
+    def phase(self, name: Phase) -> _Phase:
         """A context in which time counts for that phase."""
         return _Phase(self, name)
 
@@ -34,7 +36,7 @@ class PhaseTimer:
         self.seconds.clear()
         self._origin = time.perf_counter()
 
-    def begin(self, name: str) -> None:
+    def begin(self, name: Phase) -> None:
         """Start a phase."""
         self.current = name
         self.count += 1
@@ -79,7 +81,7 @@ class _Phase:
 
     __slots__ = ("_name", "_timer")
 
-    def __init__(self, timer: PhaseTimer, name: str) -> None:
+    def __init__(self, timer: PhaseTimer, name: Phase) -> None:
         self._timer = timer
         self._name = name
 

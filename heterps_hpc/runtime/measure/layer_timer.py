@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from heterps_hpc.phases import Phase
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.observer import Observer
 
@@ -72,11 +73,11 @@ class StepTimes(LayerTimes):
         super().__init__(layer_of_table)
         self._timer = timer
         self._measured_from = measured_from
-        self._before: dict[str, float] = {}
+        self._before: dict[Phase, float] = {}
         self._step_began = 0.0
         self.steps: list[float] = []
         self.layers: list[dict[str, float]] = []
-        self.phases: list[dict[str, float]] = []
+        self.phases: list[dict[Phase, float]] = []
 
     def step_begins(self, step: int) -> None:
         """Start to count again."""

@@ -19,6 +19,7 @@ from mpi4py import MPI
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.phases import Phase
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
@@ -69,7 +70,7 @@ def _summarise(rank: Rank, times: StepTimes, link: LinkTime | None) -> Measured:
     }
     names = sorted({name for step in times.phases for name in step})
     phases = {name: _median([step.get(name, 0.0) for step in times.phases]) for name in names}
-    _share_update(layers, rank, phases.get("update", 0.0))
+    _share_update(layers, rank, phases.get(Phase.UPDATE, 0.0))
     gathered = rank.world.control.allgather((layers, phases, _median(times.steps)))
     model, shapes, manifest = rank.model, rank.shapes, rank.dataset.manifest
     return Measured(
@@ -86,10 +87,12 @@ def _summarise(rank: Rank, times: StepTimes, link: LinkTime | None) -> Measured:
             name: float(np.mean([each[0][name] for each in gathered])) for name in layers
         },
         phase_seconds={
-            name: float(np.mean([each[1].get(name, 0.0) for each in gathered])) for name in names
+            str(name): float(np.mean([each[1].get(name, 0.0) for each in gathered]))
+            for name in names
         },
         least_phase_seconds={
-            name: float(np.min([each[1].get(name, 0.0) for each in gathered])) for name in names
+            str(name): float(np.min([each[1].get(name, 0.0) for each in gathered]))
+            for name in names
         },
         step_seconds=max(each[2] for each in gathered),
         link=link,

@@ -53,7 +53,7 @@ def _rank_totals(rank: Rank, exchange: Exchange) -> dict[str, Any]:
         "stage": entry.stage,
         "component": entry.component,
         "host": os.uname().nodename,
-        "seconds": {name: round(value, 6) for name, value in rank.timer.seconds.items()},
+        "seconds": {str(name): round(value, 6) for name, value in rank.timer.seconds.items()},
         "bytes_sent": sent,
         "messages_sent": messages,
         "tables": {

@@ -25,6 +25,7 @@ from mpi4py import MPI
 from heterps_hpc import history
 from heterps_hpc.checkpoint import Manifest, ShardSpec
 from heterps_hpc.checkpoint.store import directory_of, discard, keep_last, publish, shard_name
+from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.state.capture import Captured, write_shard
@@ -98,7 +99,7 @@ class Saver:
             return
         self._settle()  # one at a time; rank 0 asks for the next when the last one is done
         began = time.perf_counter()
-        with self._state.timer.phase("save"):
+        with self._state.timer.phase(Phase.SAVE):
             captured = self._state.capture()
         self.last_step, self._last_time = step, time.monotonic()
         path = directory_of(self._run_dir.checkpoints, step) / shard_name(self._rank, self._token)
@@ -212,14 +213,14 @@ class Saver:
     def finish(self, *, must_succeed: bool) -> None:
         """Wait for the save under way; all ranks."""
         self._settle()
-        with self._state.timer.phase("wait for save"):
+        with self._state.timer.phase(Phase.WAIT_FOR_SAVE):
             self._failure = self._comm.bcast(self._failure)
         if must_succeed and self._failure is not None:
             raise SaveFailed(self._failure)
 
     def _settle(self) -> None:
         """Wait until this rank's shard is written and, on rank 0, the manifest."""
-        with self._state.timer.phase("wait for save"):
+        with self._state.timer.phase(Phase.WAIT_FOR_SAVE):
             while self._writing is not None or self._sending or self._save is not None:
                 self.poll()
                 time.sleep(_NAP_SECONDS)
