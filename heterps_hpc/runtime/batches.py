@@ -29,7 +29,12 @@ class Feed:
     """One batch of a replica's own data, cut into micro-batches."""
 
     def __init__(
-        self, batch: Batch, ranges: list[Range], reads: set[str], dtype: torch.dtype, device: str
+        self,
+        batch: Batch,
+        ranges: list[Range],
+        reads: set[str],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.batch = batch
         counts = [last - first for first, last in ranges]

@@ -22,12 +22,13 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.model import LOSS
 from heterps_hpc.models import build_model
 from heterps_hpc.runtime.dense import DenseRole
-from heterps_hpc.runtime.exchange.routes import outlets_of
+from heterps_hpc.runtime.device import CPU, choose_device
+from heterps_hpc.runtime.exchange.channel import Channels
+from heterps_hpc.runtime.exchange.routes import routes_of
 from heterps_hpc.runtime.exchange.transport import Exchange
-from heterps_hpc.runtime.exchange.wire import make_wire
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.shapes import tensor_shapes
-from heterps_hpc.runtime.sparse import Ahead, SparseRole
+from heterps_hpc.runtime.sparse import Prefetched, SparseRole
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.state.capture import Captured, dense_arrays, lookup_name, prefetched_arrays
 from heterps_hpc.runtime.state.restore import load_dense, load_prefetched
@@ -73,15 +74,16 @@ class Rank:
         layout.check_model(self.model)
         entry = self.world.entry
         self.shapes = tensor_shapes(self.model, len(dataset.manifest.dense_columns))
+        self.routes = routes_of(self.world.rank, self.model, layout, self.shapes)
         self.tables: TableShards | None = None
         if entry.sparse:
             self.tables = TableShards(entry, self.model, layout, job, dataset)
         self.modules: StageModules | None = None
+        device = device_of(self.world)
         if entry.dense:
-            device = device_of(self.world)
             self.modules = StageModules(self.model, self.world.my_stage.layers, job, device)
         self.step = 0  # steps done: the next batch to train on
-        self.prefetched: dict[int, Ahead] = {}  # batches pulled before their step, by step
+        self.prefetched: dict[int, Prefetched] = {}  # batches pulled before their step, by step
         self.losses = LossRecord()
 
     def capture(self) -> Captured:
@@ -135,18 +137,14 @@ class Rank:
         """How this rank serves rows, if it holds tables; `ring` batches may be in flight."""
         if self.tables is None:
             return None
-        layout, train = self.world.layout, self.job.train
+        train = self.job.train
         return SparseRole(
             self.tables,
-            outlets_of(self.world.entry, self.model, layout),
-            layout.stage_ranks,
-            exchange,
-            batch_size=train.batch_size,
-            num_micro_batches=train.micro_batches,
+            self.routes.matrices,
+            Channels(exchange, train, torch.device(CPU)),
             ring=ring,
             dtype=getattr(torch, train.dtype),
-            wire=make_wire(train),
-            watch=self.timer,
+            timer=self.timer,
         )
 
     def dense_role(self, exchange: Exchange, ring: int) -> DenseRole | None:
@@ -155,18 +153,13 @@ class Rank:
             return None
         train = self.job.train
         return DenseRole(
-            self.world.entry,
-            self.model,
-            self.world.layout,
-            self.shapes,
             self.modules,
-            exchange,
-            batch_size=train.batch_size,
-            num_micro_batches=train.micro_batches,
+            self.routes,
+            self.shapes,
+            Channels(exchange, train, self.modules.device),
             ring=ring,
-            wire=make_wire(train),
             seed=train.seed,
-            watch=self.timer,
+            timer=self.timer,
             on_bad_loss=self._stop_at_bad_loss,
         )
 
@@ -218,11 +211,10 @@ class Rank:
         self.losses.sums = [(float(loss), float(weight)) for loss, weight in mine]
 
 
-def device_of(world: World) -> str:
-    """This rank's device; on CUDA nodes the one that the preflight gave it.
-
-    The CUDA branch has not been run: no machine with a GPU was at hand.
-    """
-    if world.layout.components[world.entry.component].device == "cpu":
-        return "cpu"
-    return f"cuda:{torch.cuda.current_device()}"
+def device_of(world: World) -> torch.device:
+    """This rank's device; all ranks of the job call it, as those of a node share its devices."""
+    if all(component.device == CPU for component in world.layout.components):
+        return torch.device(CPU)
+    # not of `world`: when measuring, several groups of ranks share a node
+    component = world.layout.components[world.entry.component]
+    return choose_device(MPI.COMM_WORLD, component.device, world.name())

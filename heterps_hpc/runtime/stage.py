@@ -22,8 +22,10 @@ from heterps_hpc.runtime.shapes import as_tuple
 class StageModules:
     """The dense layers of one stage, in order."""
 
-    def __init__(self, model: Model, layers: tuple[str, ...], job: Job, device: str) -> None:
-        self.device = torch.device(device)
+    def __init__(
+        self, model: Model, layers: tuple[str, ...], job: Job, device: torch.device
+    ) -> None:
+        self.device = device
         self.dtype: torch.dtype = getattr(torch, job.train.dtype)
         self._autocast = job.train.precision == "bf16"
         self.layers = [model.layer(name) for name in layers if not model.layer(name).is_embedding]

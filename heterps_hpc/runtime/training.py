@@ -145,7 +145,7 @@ class Training:
             with self.timer.phase(Phase.READ):
                 batch = self._readers.keys()
             if step in self.rank.prefetched:  # it was pulled before a checkpoint
-                self.sparse.restore_ahead(step, batch, self.rank.prefetched.pop(step))
+                self.sparse.restore_prefetched(step, batch, self.rank.prefetched.pop(step))
             else:
                 self.sparse.pull(step, batch)
 
@@ -208,7 +208,7 @@ class Training:
             return
         self._finish_update()
         if self.sparse is not None:
-            self.rank.prefetched = self.sparse.ahead()
+            self.rank.prefetched = self.sparse.prefetched()
         self._saver.save()
         self.rank.prefetched = {}  # training has them
 

@@ -46,7 +46,7 @@ def stage() -> StageModules:
         },
         "job",
     )
-    return StageModules(model, ("fc",), job, "cpu")
+    return StageModules(model, ("fc",), job, torch.device("cpu"))
 
 
 def test_a_forward_pass_is_not_counted_to_the_backward_pass_before_it() -> None:

@@ -26,10 +26,10 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.device import node_name, visible_devices
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight_checks import (
     Facts,
-    device_index,
     expand_nodes,
     problems,
     world_problem,
@@ -46,10 +46,7 @@ def preflight(
     component: int | None = None,
     run_dir: RunDir | None = None,
 ) -> list[Link]:
-    """Check everything, or raise the same UserError on every rank; the links as measured.
-
-    On a CUDA pool it also gives every rank of a node a device of its own.
-    """
+    """Check everything, or raise the same UserError on every rank; the links as measured."""
     library = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split())
     problem = world_problem(comm.size, layout.num_ranks, os.environ, library)
     if problem is not None:
@@ -63,8 +60,6 @@ def preflight(
     found = problems(facts, layout)
     if found:
         raise UserError("\n".join(found))
-    if facts[comm.rank].devices:
-        torch.cuda.set_device(device_index(facts, comm.rank))
     links = [link for part in comm.allgather(ping_components(comm, layout)) for link in part]
     for link in links:
         log.info(
@@ -90,12 +85,11 @@ def _facts(
     hot = job.train.tables.hot_bytes
     in_memory = rows if hot is None else min(rows, hot)
     number = layout.ranks[comm.rank].component
-    on_cuda = layout.components[number].device == "cuda"
     spill_dir = job.train.tables.spill_dir
     return Facts(
         rank=comm.rank,
         component=component,
-        node=os.environ.get("SLURMD_NODENAME", platform.node()),
+        node=node_name(),
         allocated_nodes=_allocated_nodes(number),
         versions={
             "heterps_hpc": __version__,
@@ -109,13 +103,8 @@ def _facts(
         free_bytes=psutil.virtual_memory().available,
         spill_bytes=int(rows - in_memory),
         spill_free_bytes=0 if spill_dir is None else _free_disk(spill_dir),
-        devices=_devices() if on_cuda else (),
+        devices=visible_devices(layout.components[number].device),
     )
-
-
-def _devices() -> tuple[str, ...]:
-    count = torch.cuda.device_count()
-    return tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(count))
 
 
 def shard_bytes(layout: Layout, rank: int, job: Job, model: Model, dataset: Dataset) -> float:

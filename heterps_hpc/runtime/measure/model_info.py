@@ -11,8 +11,8 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import Schema
 from heterps_hpc.model import Layer, Lookup, Model, is_data_tensor
 from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
+from heterps_hpc.runtime.exchange.channel import make_wire
 from heterps_hpc.runtime.exchange.routes import Shapes
-from heterps_hpc.runtime.exchange.wire import make_wire
 from heterps_hpc.table_size import table_bytes
 
 

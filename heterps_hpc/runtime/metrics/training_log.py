@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.model import LOSS, SCORE
 from heterps_hpc.runtime.batches import Feed
-from heterps_hpc.runtime.dense import Outcome
+from heterps_hpc.runtime.dense import BatchResult
 from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.validation import write_atomically
@@ -30,7 +30,7 @@ class Scored:
     def __init__(self) -> None:
         self._blocks: list[tuple[Floats, Floats, Floats, NDArray[np.int64]]] = []
 
-    def add(self, outcome: Outcome, feed: Feed) -> None:
+    def add(self, outcome: BatchResult, feed: Feed) -> None:
         """Keep the scores of one batch."""
         if not outcome.scores:
             return
@@ -92,7 +92,7 @@ class Progress:
         """Do not count the time until now as training."""
         self._since = time.perf_counter()
 
-    def note(self, outcome: Outcome, feed: Feed, weight_sum: float) -> None:
+    def note(self, outcome: BatchResult, feed: Feed, weight_sum: float) -> None:
         """Keep what one batch gave."""
         self._samples += feed.batch.num_rows
         if self._writes_loss:

@@ -21,7 +21,7 @@ from heterps_hpc.checkpoint.contents import EXTRA
 from heterps_hpc.checkpoint.manifest import Kind
 from heterps_hpc.core.table import Rows, Snapshot
 from heterps_hpc.model import Lookup
-from heterps_hpc.runtime.sparse import Ahead
+from heterps_hpc.runtime.sparse import Prefetched
 from heterps_hpc.runtime.stage import StageModules
 
 _ROWS_PER_BLOCK = 65536
@@ -64,7 +64,7 @@ class Captured:
 
 
 def prefetched_arrays(
-    prefetched: Mapping[int, Ahead],
+    prefetched: Mapping[int, Prefetched],
 ) -> Iterator[tuple[int, Lookup, str, Array]]:
     """Step, look-up, column and value of what batches keep that were pulled before their step."""
     for step, pulled in prefetched.items():

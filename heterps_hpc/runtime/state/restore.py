@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from heterps_hpc.checkpoint import Contents, DamagedCheckpoint
 from heterps_hpc.layout import Layout
 from heterps_hpc.model import Lookup
-from heterps_hpc.runtime.sparse import Ahead
+from heterps_hpc.runtime.sparse import Prefetched
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.state.capture import ABSENT, COUNT, STATE, lookup_name
 from heterps_hpc.runtime.tables import TableShards
@@ -20,17 +20,19 @@ from heterps_hpc.runtime.tables import TableShards
 Array = NDArray[Any]
 
 
-def load_prefetched(contents: Contents, shards: TableShards, layout: Layout) -> dict[int, Ahead]:
+def load_prefetched(
+    contents: Contents, shards: TableShards, layout: Layout
+) -> dict[int, Prefetched]:
     """The batches that were pulled before their step, as this rank would have pulled them.
 
     A slot split over ranks has a partial sum on each. Under the same split every rank takes its
     own again, bit for bit; under another, the holder of partition 0 takes the whole sum.
     """
-    found: dict[int, Ahead] = {}
+    found: dict[int, Prefetched] = {}
     for name in contents.names("ahead"):
         if not name.isdecimal():
             raise DamagedCheckpoint(f"{contents.checkpoint.path}: pooled rows of step {name!r}")
-        found[int(name)] = Ahead(
+        found[int(name)] = Prefetched(
             rows={
                 lookup: _pooled_rows(contents, name, lookup, shards, layout)
                 for lookup in shards.lookups
