@@ -12,13 +12,14 @@ import torch
 from heterps_hpc.dataset import Batch
 from heterps_hpc.model import LOSS, SCORE
 from heterps_hpc.models.dropout import samples
+from heterps_hpc.phases import Phase
 from heterps_hpc.row_ranges import Range
 from heterps_hpc.runtime.batches import Feed
 from heterps_hpc.runtime.clock import one_forward_one_backward
 from heterps_hpc.runtime.exchange.channel import Channels, Message, Receiver, Sender, join
 from heterps_hpc.runtime.exchange.routes import RankRoutes, Shapes, stage_inputs
 from heterps_hpc.runtime.exchange.transport import MessageKind
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.stage import StageModules
 
 _RING = 2  # batches of activations and gradients whose buffers may be in use at once
@@ -53,7 +54,7 @@ class DenseRole:
         *,
         ring: int,
         seed: int,
-        watch: Stopwatch,
+        timer: PhaseTimer,
         on_bad_loss: Callable[[int, float], None],
     ) -> None:
         self.modules = modules
@@ -64,7 +65,7 @@ class DenseRole:
         self._replica = routes.replica
         self._shapes = shapes
         self._seed = seed
-        self._watch = watch
+        self._timer = timer
         self._external, self._data_reads = stage_inputs(modules.layers)
         kinds = MessageKind
         self._rows = [channels.receiver(kinds.ROWS, route, ring) for route in routes.rows_in]
@@ -151,7 +152,7 @@ class DenseRole:
         leaves = self._assemble(step, micro_batch, count, feed.batch.num_rows)
         tensors = feed.tensors(micro_batch) | leaves
         with (
-            self._watch.phase("forward"),
+            self._timer.phase(Phase.FORWARD),
             samples(self._seed, feed.batch.epoch, feed.sample_ids(micro_batch)),
         ):
             for _ in self.modules.run(tensors):
@@ -186,7 +187,7 @@ class DenseRole:
             if batch.outputs[name].requires_grad:
                 roots.append(batch.outputs[name])
                 seeds.append(gradient)
-        with self._watch.phase("backward"):
+        with self._timer.phase(Phase.BACKWARD):
             self.modules.backward(roots, seeds)
         self._exchange.poke()
         flat = {}
@@ -200,10 +201,10 @@ class DenseRole:
         self, step: int, micro_batch: int, count: int, num_rows: int
     ) -> dict[str, torch.Tensor]:
         """The stage's inputs from other ranks, as leaves of the graph."""
-        with self._watch.phase("wait inputs"):
+        with self._timer.phase(Phase.WAIT_INPUTS):
             messages = self._take(self._rows + self._inputs, step, micro_batch, num_rows)
         leaves = {}
-        with self._watch.phase("assemble"):
+        with self._timer.phase(Phase.ASSEMBLE):
             for name in self._external:
                 shape = self._shapes[name]
                 value = join(name, count, prod(shape), messages, self.modules.gradients)
@@ -217,7 +218,7 @@ class DenseRole:
         """Gradients of what this stage sent, summed over all the stages that read it."""
         if not outputs:
             return {}
-        with self._watch.phase("wait gradients"):
+        with self._timer.phase(Phase.WAIT_GRADIENTS):
             messages = self._take(self._output_gradients, step, micro_batch, num_rows)
         gradients = {}
         for name, output in outputs.items():
@@ -241,7 +242,7 @@ class DenseRole:
         num_rows: int,
         tensors: dict[str, torch.Tensor],
     ) -> None:
-        with self._watch.phase("send"):
+        with self._timer.phase(Phase.SEND):
             for sender in senders:
                 sender.send(step, num_rows, micro_batch, tensors)
 

@@ -15,10 +15,11 @@ import torch
 
 from heterps_hpc.dataset import Batch
 from heterps_hpc.model import Lookup
+from heterps_hpc.phases import Phase
 from heterps_hpc.runtime.exchange.channel import POOLED, Channels
 from heterps_hpc.runtime.exchange.routes import PooledMatrix
 from heterps_hpc.runtime.exchange.transport import MessageKind
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.tables import KeyList, Matrix, Pulled, TableShards
 
 
@@ -41,14 +42,14 @@ class SparseRole:
         *,
         ring: int,
         dtype: torch.dtype,
-        watch: Stopwatch,
+        timer: PhaseTimer,
     ) -> None:
         self.shards = shards
         self._matrices = matrices
         self._exchange = channels.exchange
         self._num_micro_batches = channels.num_micro_batches
         self._ring = ring
-        self._watch = watch
+        self._timer = timer
         self._pulled: dict[int, Pulled] = {}
         shapes = [(channels.batch_size, matrix.width) for matrix in matrices]
         self._rows = [[torch.zeros(shape, dtype=dtype) for shape in shapes] for _ in range(ring)]
@@ -66,7 +67,7 @@ class SparseRole:
     def pull(self, step: int, batch: Batch) -> None:
         """Resolve and pool the batch's rows and start to send them."""
         rows = self._free_rows(step)
-        with self._watch.phase("pull"):
+        with self._timer.phase(Phase.PULL):
             views = self._views(rows, batch.num_rows)
             first = {lookup: columns[0] for lookup, columns in views.items()}
             self._pulled[step] = self.shards.pull(batch, first, train=True)
@@ -91,7 +92,7 @@ class SparseRole:
     def push(self, step: int, lr: float) -> None:
         """Wait for the batch's gradients and apply them."""
         pulled = self._receive(step)
-        with self._watch.phase("push"):
+        with self._timer.phase(Phase.PUSH):
             views = self._views(self._gradients, pulled.num_rows)
             total = {lookup: _sum(columns) for lookup, columns in views.items()}
             self.shards.push(pulled, total, step, lr)
@@ -125,7 +126,7 @@ class SparseRole:
         return self._rows[step % self._ring]
 
     def _send(self, step: int, num_rows: int) -> None:
-        with self._watch.phase("send"):
+        with self._timer.phase(Phase.SEND):
             for matrix, senders in zip(self._rows[step % self._ring], self._senders, strict=True):
                 for micro_batch in range(self._num_micro_batches):
                     for sender in senders:
@@ -133,7 +134,7 @@ class SparseRole:
 
     def _receive(self, step: int) -> Pulled:
         pulled = self._pulled.pop(step)
-        with self._watch.phase("wait gradients"):
+        with self._timer.phase(Phase.WAIT_GRADIENTS):
             for receiver in self._receivers:
                 receiver.land(step, pulled.num_rows)
         return pulled

@@ -38,7 +38,7 @@ def make_wire(train: TrainSpec) -> Wire:
     if train.wire in _SHORT:
         scale = 2.0 ** (train.batch_size.bit_length() - 1) if train.wire == "float16" else 1.0
         return Wire(_SHORT[train.wire], scale)
-    return Wire(torch.float64 if train.precision == "float64" else torch.float32)
+    return Wire(getattr(torch, train.dtype))
 
 
 class Channels:

@@ -21,7 +21,7 @@ from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.heartbeats import Beat, NodeBeats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 
 _SLOT = np.dtype(
     [
@@ -59,7 +59,7 @@ class Hearts:
         mine["rank"], mine["pid"], mine["count"] = comm.rank, os.getpid(), -1
         mine["at"] = mine["since"] = time.time()
 
-    def beat(self, watch: Stopwatch) -> float:
+    def beat(self, watch: PhaseTimer) -> float:
         """Say that we live and what we do; returns since when nothing has changed."""
         mine = self._slots[self._index]
         now = time.time()

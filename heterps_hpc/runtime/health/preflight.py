@@ -34,12 +34,9 @@ from heterps_hpc.runtime.health.preflight_checks import (
     problems,
     world_problem,
 )
+from heterps_hpc.table_size import snapshot_share, table_bytes
 
 log = logging.getLogger(__name__)
-
-# Copies of a row's vector that the optimizer keeps beside it (row-wise Adagrad: one number).
-_STATE_VECTORS = {"sgd": 0.0, "adagrad_rowwise": 0.0, "adagrad": 1.0, "adam": 2.0}
-_ROW_OVERHEAD_BYTES = 32  # key, index entry, counters
 
 
 def preflight(
@@ -84,9 +81,9 @@ def _facts(
     dataset = Dataset.open(job.data.train)
     model = build_model(job.model, dataset.manifest)
     layout.check_model(model)
-    needed = shard_bytes(layout, comm.rank, job, model, dataset)
+    rows = shard_bytes(layout, comm.rank, job, model, dataset)
     hot = job.train.tables.hot_bytes
-    spilled = 0 if hot is None else max(0, needed - hot)
+    in_memory = rows if hot is None else min(rows, hot)
     number = layout.ranks[comm.rank].component
     spill_dir = job.train.tables.spill_dir
     return Facts(
@@ -102,40 +99,22 @@ def _facts(
             "MPI": library,
         },
         dataset=dataset.manifest.fingerprint(),
-        needed_bytes=needed - spilled,
+        needed_bytes=int(in_memory * (1 + snapshot_share(job))),
         free_bytes=psutil.virtual_memory().available,
-        spill_bytes=spilled,
+        spill_bytes=int(rows - in_memory),
         spill_free_bytes=0 if spill_dir is None else _free_disk(spill_dir),
         devices=visible_devices(layout.components[number].device),
     )
 
 
-def shard_bytes(layout: Layout, rank: int, job: Job, model: Model, dataset: Dataset) -> int:
-    """About how many bytes the rows of a rank's shards will fill when all keys have been seen."""
-    width = 8 if job.train.precision == "float64" else 4
-    state = _STATE_VECTORS[job.train.sparse.optimizer]
-    total = 0.0
-    for table, held in layout.ranks[rank].partitions().items():
-        row = model.table(table).dim * width * (1 + state) + _ROW_OVERHEAD_BYTES
-        share = len(held) / layout.num_partitions
-        total += _num_keys(table, job, model, dataset) * share * row
-    return int(total)
-
-
-def _num_keys(table: str, job: Job, model: Model, dataset: Dataset) -> float:
-    """Distinct keys that training can show to a table; drawn slots show those of their source."""
-    slots = {lookup.slot for lookup in model.lookups if lookup.table == table}
-    sources = {
-        slot if (negative := model.negative(slot)) is None else negative.source for slot in slots
-    }
-    num_keys = 0.0
-    for source in sources:
-        slot = dataset.manifest.slot(source)
-        seen = float("inf")
-        if job.train.steps is not None:
-            seen = job.train.steps * job.train.batch_size * max(1.0, slot.mean_keys)
-        num_keys += min(slot.cardinality, seen)
-    return num_keys
+def shard_bytes(layout: Layout, rank: int, job: Job, model: Model, dataset: Dataset) -> float:
+    """About how many bytes a rank's shards will fill when all keys have been seen."""
+    return sum(
+        table_bytes(model, table, job.train, dataset.manifest.slots)
+        * len(held)
+        / layout.num_partitions
+        for table, held in layout.ranks[rank].partitions().items()
+    )
 
 
 def _allocated_nodes(component: int) -> tuple[str, ...]:
