@@ -12,12 +12,17 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, Plan, bind_plan
 from heterps_hpc.model import Model
-from heterps_hpc.plan.cost_model import StageTable, to_plan
+from heterps_hpc.plan.cost_model import MemoryUse, StageTable, memory_of, to_plan
 from heterps_hpc.plan.exact.solver import Solution, solve
-from heterps_hpc.plan.explain import Best, best_throughput, frontier, refuse
-from heterps_hpc.plan.memory import MemoryUse, memory_of
+from heterps_hpc.plan.explain import (
+    Best,
+    RunnerUp,
+    best_throughput,
+    frontier,
+    refuse,
+    runners_up,
+)
 from heterps_hpc.plan.problem import Problem, problem_of_job
-from heterps_hpc.plan.runners_up import RunnerUp, runners_up
 from heterps_hpc.plan.schedulers import CHEAP, SCHEDULERS, scheduler
 from heterps_hpc.plan.search import Budget, Found
 from heterps_hpc.plan.terminal import show

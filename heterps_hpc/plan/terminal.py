@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from heterps_hpc.layout import Layout, Plan
+from heterps_hpc.plan.cost_model import MemoryUse
 from heterps_hpc.plan.explain import next_floor
-from heterps_hpc.plan.memory import MemoryUse
 
 if TYPE_CHECKING:
     from heterps_hpc.plan.planner import PlanningResult

@@ -22,9 +22,9 @@ def test_every_stage_takes_what_the_equations_say(seed: int) -> None:
         for pool in range(problem.num_pools):
             for ranks in range(1, int(problem.pools.limit[pool]) + 1):
                 stage = (first, last, pool, ranks)
-                cell = (row, pool, table.column(ranks))
-                assert table.ET[cell] == pytest.approx(stage_seconds(problem, stage))
-                assert table.fits[cell] == fits(problem, stage)
+                cell = (row, pool, ranks)
+                assert table.stage_seconds(*cell) == pytest.approx(stage_seconds(problem, stage))
+                assert table.fits(*cell) == fits(problem, stage)
 
 
 @pytest.mark.parametrize("seed", range(8))
