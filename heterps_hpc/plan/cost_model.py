@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.layout import Estimate, Plan, Stage, StageEstimate
 from heterps_hpc.plan.problem import OPTIMIZER_COPIES, Bools, Floats, Ints, Problem
-from heterps_hpc.validation import Value
+from heterps_hpc.planning_result import MemoryUse
 
 Index = int | Ints
 AnyFloats = NDArray[np.floating[Any]]
@@ -331,22 +331,6 @@ def estimate(table: StageTable, choices: Sequence[Choice]) -> Estimate:
         money=money_of(problem, cost.seconds, cost.per_hour),
         from_data_sheet=bool(any(problem.pools.estimated[c.pool] for c in choices)),
     )
-
-
-class MemoryUse(Value):
-    """Bytes of one rank, in the host's memory unless said otherwise."""
-
-    tables: float
-    snapshot: float  # copies of rows that change while a checkpoint is written
-    dense: float  # weights, optimizer state, activations
-    dense_on_device: bool
-    limit: float
-    device_limit: float | None = None  # None: no device, or unknown
-
-    @property
-    def host(self) -> float:
-        """Bytes of host memory."""
-        return self.tables + self.snapshot + (0.0 if self.dense_on_device else self.dense)
 
 
 def memory_of(table: StageTable, choices: Sequence[Choice]) -> tuple[MemoryUse, ...]:

@@ -14,7 +14,7 @@ from heterps_hpc.layout import Estimate, Plan
 from heterps_hpc.plan.cost_model import Choice, StageTable, estimate, stages_of, to_plan
 from heterps_hpc.plan.exact.solver import Solution, solve
 from heterps_hpc.plan.problem import Problem
-from heterps_hpc.validation import Value
+from heterps_hpc.planning_result import RunnerUp
 
 SECONDS_PER_QUESTION = 3.0
 RUNNER_UP_SECONDS = 4.0  # for all runner-up plans of one question together
@@ -168,14 +168,6 @@ def next_floor(plan: Plan, points: list[Plan]) -> Plan | None:
     wanted = plan.estimate.samples_per_second * 1.1
     faster = [point for point in points if point.estimate.samples_per_second >= wanted]
     return min(faster, key=lambda point: point.estimate.money, default=None)
-
-
-class RunnerUp(Value):
-    """A plan that was not taken."""
-
-    what: str
-    plan: Plan
-    loses: str
 
 
 def runners_up(

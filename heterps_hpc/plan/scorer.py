@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.plan.cost_model import Choice, StageTable, batch_seconds, money_of, stages_of
-from heterps_hpc.plan.exact.graph import Options, make_options
+from heterps_hpc.plan.exact.graph import StageOptions, make_options
 from heterps_hpc.plan.problem import Floats, Ints
 
 Floats32 = NDArray[np.float32]
@@ -52,7 +52,7 @@ class Scorer:
     table: StageTable
 
     @cached_property
-    def _options(self) -> Options:
+    def _options(self) -> StageOptions:
         """Stages with some of their rank counts: all small ones, then steps of a few per cent,
         which is close enough for a score."""
         limits = self.table.problem.pools.limit

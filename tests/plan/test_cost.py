@@ -78,7 +78,7 @@ def test_provisioning_is_monotone_in_the_floor() -> None:
         assert moneys == sorted(moneys), seed
 
 
-def test_exact_provisioning_is_never_dearer_than_the_static_rules() -> None:
+def test_exact_provisioning_never_costs_more_than_the_static_rules() -> None:
     compared = 0
     for seed in range(20):
         problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=8, floor=300.0)

@@ -16,7 +16,7 @@ from heterps_hpc.plan.cost_model import (
     batch_seconds,
     chain_budget,
 )
-from heterps_hpc.plan.exact.graph import Options, Ways, least_ways, shortest_path
+from heterps_hpc.plan.exact.graph import StageOptions, Ways, least_ways, shortest_path
 from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
 
 RELATIVE_TOLERANCE = 1e-9
@@ -94,12 +94,12 @@ class Bounds:
         price = self.price / self.problem.micro_batches
         return min(x * (least - price * x) for x in (self.low, self.high))
 
-    def weights(self, options: Options) -> Floats:
+    def weights(self, options: StageOptions) -> Floats:
         """Chain seconds + λ · $/hour + μ · ranks of every option."""
         paid = self.multiplier[options.pool] * options.ranks
         return np.asarray(options.chain_seconds + self.price * options.per_hour + paid)
 
-    def of_options(self, options: Options) -> Floats:
+    def of_options(self, options: StageOptions) -> Floats:
         """A bound on every plan that contains an option."""
         begin, end, pool = options.first, options.last + 1, options.pool
 
@@ -169,7 +169,7 @@ class Bounds:
 
 
 def make_bounds(
-    problem: Problem, options: Options, incumbent: Incumbent, low: float, high: float
+    problem: Problem, options: StageOptions, incumbent: Incumbent, low: float, high: float
 ) -> Bounds | None:
     """Bounds for plans of low ≤ C ≤ high that beat the incumbent; None if there are none."""
     if not len(options):
@@ -220,7 +220,7 @@ def make_bounds(
 
 
 def _limit_multipliers(
-    problem: Problem, options: Options, weight: Floats, target: float
+    problem: Problem, options: StageOptions, weight: Floats, target: float
 ) -> tuple[Floats, list[list[int]]]:
     """Lagrange multipliers of the pools' limits, which stages share: seconds per rank.
 

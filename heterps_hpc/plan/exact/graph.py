@@ -20,7 +20,7 @@ Run = tuple[int, int, int]  # first layer, last layer, pool
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class StageOptions:
     """Every stage with every number of ranks that may be part of a best plan, as flat arrays."""
 
     num_layers: int
@@ -63,8 +63,8 @@ def make_options(
     *,
     counts: Ints | None = None,
     floor: bool = True,
-) -> Options:
-    """Options that fit, meet the floor, and are not slower than one with fewer ranks.
+) -> StageOptions:
+    """StageOptions that fit, meet the floor, and are not slower than one with fewer ranks.
 
     All stages, or only those given as (first, last, pool); all rank counts, or only some;
     with `floor` off, also stages that are too slow for the floor.
@@ -86,7 +86,7 @@ def make_options(
     row, column = np.nonzero(et < before)
     pair, pool, seconds = pairs[row], pools[row], et[row, column]
     ranks, in_chain = counts[column], table.in_chain[pair]
-    return Options(
+    return StageOptions(
         num_layers=table.problem.num_layers,
         num_pools=num_pools,
         pair_index=table.pair_index,
@@ -134,7 +134,7 @@ class Ways:
     whole: float
 
 
-def least_ways(options: Options, weight: Floats, *, bottleneck: bool = False) -> Ways:
+def least_ways(options: StageOptions, weight: Floats, *, bottleneck: bool = False) -> Ways:
     """Shortest paths both ways; the sum of weights, or their maximum."""
     join = np.maximum if bottleneck else np.add
     num = options.num_layers
@@ -153,8 +153,8 @@ def least_ways(options: Options, weight: Floats, *, bottleneck: bool = False) ->
     return Ways(after, before, whole)
 
 
-def shortest_path(options: Options, weight: Floats, ways: Ways) -> list[int]:
-    """Options of one lightest path."""
+def shortest_path(options: StageOptions, weight: Floats, ways: Ways) -> list[int]:
+    """StageOptions of one lightest path."""
     chosen: list[int] = []
     position, pool = 0, -1
     while position < options.num_layers:

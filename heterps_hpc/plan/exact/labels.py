@@ -20,7 +20,7 @@ import numpy as np
 
 from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, batch_seconds
 from heterps_hpc.plan.exact.bounds import Bounds, Incumbent, Totals
-from heterps_hpc.plan.exact.graph import Options
+from heterps_hpc.plan.exact.graph import StageOptions
 from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
 
 TOLERANCE = 1e-9
@@ -49,15 +49,15 @@ class SearchEnd(Enum):
     TOO_MANY = "too many labels"
 
 
-def promising(options: Options, bounds: Bounds, incumbent: Incumbent) -> Ints:
-    """Options that may be part of a plan of the interval that beats the best so far."""
+def promising(options: StageOptions, bounds: Bounds, incumbent: Incumbent) -> Ints:
+    """StageOptions that may be part of a plan of the interval that beats the best so far."""
     keep = bounds.meets & (bounds.of_options(options) < incumbent.value * (1 - TOLERANCE))
     return np.flatnonzero(keep)
 
 
 def search_labels(
     table: StageTable,
-    options: Options,
+    options: StageOptions,
     bounds: Bounds,
     incumbent: Incumbent,
     deadline: float,
@@ -87,7 +87,7 @@ class _Search:
     """One pass over the positions with one set of watched pools."""
 
     table: StageTable
-    options: Options
+    options: StageOptions
     picked: Ints
     bounds: Bounds
     incumbent: Incumbent
@@ -266,7 +266,7 @@ def _columns(totals: Totals, rows: Bools) -> Floats:
     return np.stack([part[rows] for part in parts], axis=1)
 
 
-def _trace(options: Options, places: list[_Labels], index: int) -> tuple[Choice, ...]:
+def _trace(options: StageOptions, places: list[_Labels], index: int) -> tuple[Choice, ...]:
     path: list[int] = []
     position = len(places) - 1
     while position > 0:

@@ -26,7 +26,7 @@ from scipy.optimize import Bounds as Box
 from scipy.optimize import LinearConstraint, milp
 
 from heterps_hpc.plan.exact.bounds import Bounds
-from heterps_hpc.plan.exact.graph import Options
+from heterps_hpc.plan.exact.graph import StageOptions
 from heterps_hpc.plan.problem import Floats, Ints
 
 TOLERANCE = 1e-6
@@ -77,7 +77,7 @@ class _Rows:
 
 
 def best_of_interval(
-    options: Options, picked: Ints, bounds: Bounds, seconds: float, gap: float = TOLERANCE / 10
+    options: StageOptions, picked: Ints, bounds: Bounds, seconds: float, gap: float = TOLERANCE / 10
 ) -> Answer:
     """The best plan of an interval made of the picked options, within the time and the gap."""
     num = len(picked)
@@ -126,7 +126,7 @@ def best_of_interval(
     return Answer(path, bound if math.isfinite(bound) else 0.0, result.status == 0)
 
 
-def _paths(rows: _Rows, options: Options, picked: Ints) -> None:
+def _paths(rows: _Rows, options: StageOptions, picked: Ints) -> None:
     """One path over the layers, whose neighbouring stages are on different pools."""
     column, ones = np.arange(len(picked)), np.ones(len(picked))
     first, end, pool = options.first[picked], options.last[picked] + 1, options.pool[picked]
@@ -142,7 +142,7 @@ def _paths(rows: _Rows, options: Options, picked: Ints) -> None:
 
 
 def _limits(
-    rows: _Rows, options: Options, picked: Ints, bounds: Bounds, shared: Ints, first_unit: int
+    rows: _Rows, options: StageOptions, picked: Ints, bounds: Bounds, shared: Ints, first_unit: int
 ) -> None:
     """Ranks of each pool; where nodes are billed whole, as many units as hold its ranks."""
     pools = bounds.problem.pools
@@ -159,7 +159,7 @@ def _limits(
 
 
 def _maxima(
-    rows: _Rows, options: Options, picked: Ints, by_time: float, columns: tuple[int, int]
+    rows: _Rows, options: StageOptions, picked: Ints, by_time: float, columns: tuple[int, int]
 ) -> None:
     """M and X are at least what the stage of any layer adds to them."""
     length = options.last[picked] - options.first[picked] + 1
@@ -179,7 +179,7 @@ def _maxima(
 
 def _seconds(
     rows: _Rows,
-    options: Options,
+    options: StageOptions,
     picked: Ints,
     by_time: float,
     micro_batches: int,
@@ -197,7 +197,7 @@ def _seconds(
 
 def _money(
     rows: _Rows,
-    options: Options,
+    options: StageOptions,
     picked: Ints,
     by_money: float,
     bounds: Bounds,

@@ -26,7 +26,7 @@ import numpy as np
 
 from heterps_hpc.plan.cost_model import Choice, StageTable, batch_seconds, money_of
 from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Bounds, Incumbent, make_bounds
-from heterps_hpc.plan.exact.graph import Options, Run, least_ways, make_options, shortest_path
+from heterps_hpc.plan.exact.graph import Run, StageOptions, least_ways, make_options, shortest_path
 from heterps_hpc.plan.exact.labels import SearchEnd, promising, search_labels
 from heterps_hpc.plan.exact.milp import MAX_OPTIONS, TOLERANCE, Answer, best_of_interval
 from heterps_hpc.plan.problem import Problem
@@ -94,7 +94,7 @@ def _solution(incumbent: Incumbent, bound: float) -> Solution:
     return Solution(incumbent.choices, value, value if proven else bound * scale, proven)
 
 
-def _first_plans(table: StageTable, options: Options, incumbent: Incumbent) -> None:
+def _first_plans(table: StageTable, options: StageOptions, incumbent: Incumbent) -> None:
     """Good plans to start from: shortest paths for many prices of money, few ranks per stage."""
     if not len(options):
         return
@@ -119,7 +119,7 @@ def _first_plans(table: StageTable, options: Options, incumbent: Incumbent) -> N
 
 def _fastest(
     table: StageTable,
-    options: Options,
+    options: StageOptions,
     incumbent: Incumbent,
     deadline: float,
     *,
@@ -175,7 +175,9 @@ def _fastest(
             return low
 
 
-def _descend(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> None:
+def _descend(
+    table: StageTable, options: StageOptions, incumbent: Incumbent, deadline: float
+) -> None:
     """Faster plans in quick steps: shortest paths of stages a little faster than the best plan."""
     step = 0.9
     while incumbent.choices is not None and step < 0.99 and time.monotonic() < deadline:
@@ -185,7 +187,7 @@ def _descend(table: StageTable, options: Options, incumbent: Incumbent, deadline
             step = (1 + step) / 2
 
 
-def _offer_paths(options: Options, bounds: Bounds, incumbent: Incumbent) -> bool:
+def _offer_paths(options: StageOptions, bounds: Bounds, incumbent: Incumbent) -> bool:
     """Offer the plans that were met while the bounds were made; whether one is better."""
     before = incumbent.value
     for path in bounds.paths:
@@ -195,7 +197,7 @@ def _offer_paths(options: Options, bounds: Bounds, incumbent: Incumbent) -> bool
 
 def _by_milp(
     table: StageTable,
-    options: Options,
+    options: StageOptions,
     bounds: Bounds,
     trial: Incumbent,
     incumbent: Incumbent,
@@ -214,7 +216,7 @@ def _by_milp(
 
 def _cheapest(
     table: StageTable,
-    options: Options,
+    options: StageOptions,
     incumbent: Incumbent,
     deadline: float,
     max_intervals: float,
@@ -257,7 +259,9 @@ def _cheapest(
     return incumbent.value
 
 
-def _split(table: StageTable, options: Options, answer: Answer, low: float, high: float) -> float:
+def _split(
+    table: StageTable, options: StageOptions, answer: Answer, low: float, high: float
+) -> float:
     """Where to cut an interval: at the plan that HiGHS found, which then is below no chord."""
     if answer.path:
         at = table.evaluate(options.choices(answer.path)).per_hour
@@ -266,7 +270,7 @@ def _split(table: StageTable, options: Options, answer: Answer, low: float, high
     return math.sqrt(low * high)
 
 
-def _least_seconds(problem: Problem, options: Options) -> float:
+def _least_seconds(problem: Problem, options: StageOptions) -> float:
     chain_sum = least_ways(options, options.chain_seconds).whole
     chain_max = least_ways(options, options.chain_seconds, bottleneck=True).whole
     prefetch_max = least_ways(options, options.prefetch_seconds, bottleneck=True).whole
