@@ -92,7 +92,7 @@ def test_equal_tables_stay_whole_and_a_giant_is_cut() -> None:
 
 
 def test_a_plan_beyond_a_pool_is_refused() -> None:
-    with pytest.raises(UserError, match="room for 2 ranks, the plan needs 3"):
+    with pytest.raises(UserError, match="has 2 ranks, the plan needs 3"):
         bind(stages(("cpu", ("embedding",), 1), ("gpu", ("fc", "top"), 3)))
 
 
