@@ -40,10 +40,9 @@ class PoolArrays:
     overlap: Floats
     full_node_ranks: Ints  # times are those of a node with so many busy ranks
     alone: Floats  # a rank alone on its node needs this share of them
-    port_latency: Floats  # to the other pools
-    port_seconds_per_byte: Floats
-    inner_latency: Floats  # within the pool
-    inner_seconds_per_byte: Floats
+    uplink_latency: Floats  # to the other pools
+    uplink_seconds_per_byte: Floats
+    inner_seconds_per_byte: Floats  # within the pool
     reduce_latency: Floats
     reduce_seconds_per_byte: Floats
     estimated: Bools
@@ -79,7 +78,7 @@ class Problem:
     num_batches: float
     floor: float  # samples per second; 0 = none
     hot_bytes: float = math.inf  # what a rank keeps of its tables in memory
-    snapshot_share: float = 0.0  # of that, what a save beside training may copy
+    snapshot_share: float = 0.0  # of that, what a save alongside training may copy
 
     @property
     def num_layers(self) -> int:
@@ -105,7 +104,7 @@ class Problem:
         return replace(self, pools=replace(self.pools, limit=limit))
 
     def without_snapshots(self) -> Problem:
-        """The same question if nothing is saved while training goes on."""
+        """The same question if nothing is saved alongside training."""
         return replace(self, snapshot_share=0.0)
 
     def without_pool(self, pool: int) -> Problem:
@@ -207,7 +206,7 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
     pools = cluster.pools
     fixed = [profile.pool(pool.name) for pool in pools]
     estimated = set(profile.estimated_pools)
-    ports = [_port(pool.name, profile, cluster) for pool in pools]
+    uplinks = [_uplink(pool.name, profile, cluster) for pool in pools]
     inner = [_link(pool.name, pool.name, profile, cluster) for pool in pools]
 
     def floats(values: Sequence[float]) -> Floats:
@@ -229,9 +228,8 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
         overlap=floats([f.overlap for f in fixed]),
         full_node_ranks=np.array([f.full_node_ranks for f in fixed]),
         alone=floats([f.alone for f in fixed]),
-        port_latency=floats([port[0] for port in ports]),
-        port_seconds_per_byte=floats([port[1] for port in ports]),
-        inner_latency=floats([link[0] for link in inner]),
+        uplink_latency=floats([link[0] for link in uplinks]),
+        uplink_seconds_per_byte=floats([link[1] for link in uplinks]),
         inner_seconds_per_byte=floats([link[1] for link in inner]),
         reduce_latency=floats(
             [
@@ -257,7 +255,7 @@ def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[fl
     return UNKNOWN_LINK_LATENCY_SECONDS, 1.0 / UNKNOWN_LINK_BYTES_PER_SECOND
 
 
-def _port(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
+def _uplink(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
     """A rank's way out, taken as the slowest of its links, so that a stage's time does not depend
     on where its neighbours are: the exact solver needs that, and with two pools it is exact. The
     pool's own link counts too: it is what a rank gets of its node's network card."""

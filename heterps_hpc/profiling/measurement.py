@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from heterps_hpc.cluster import Link
 from heterps_hpc.phases import Phase
-from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
+from heterps_hpc.profile import LayerInfo, TableLoad, TensorInfo
 from heterps_hpc.validation import Value
 
 Positive = Annotated[int, Field(gt=0)]
@@ -35,9 +35,9 @@ class Measured(Value):
     micro_batches: Positive
     model: str
     model_fingerprint: str
-    layers: tuple[LayerFacts, ...]
-    tensors: tuple[TensorFacts, ...]
-    tables: tuple[TableFacts, ...]
+    layers: tuple[LayerInfo, ...]
+    tensors: tuple[TensorInfo, ...]
+    tables: tuple[TableLoad, ...]
     layer_seconds: dict[str, Seconds]
     phase_seconds: dict[str, Seconds]
     least_phase_seconds: dict[str, Seconds]  # of the rank that waited least

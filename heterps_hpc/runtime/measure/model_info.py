@@ -10,13 +10,13 @@ import torch
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Schema
 from heterps_hpc.model import Layer, Lookup, Model, is_data_tensor
-from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
+from heterps_hpc.profile import LayerInfo, TableLoad, TensorInfo
 from heterps_hpc.runtime.exchange.channel import make_wire
 from heterps_hpc.runtime.exchange.routes import Shapes
 from heterps_hpc.table_size import table_bytes
 
 
-def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerFacts]:
+def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerInfo]:
     """Bytes and flops of every layer."""
     size = np.dtype(job.train.dtype).itemsize
     facts = []
@@ -26,7 +26,7 @@ def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> lis
         weights = _num_weights(layer)
         tables = {lookup.table for lookup in layer.lookups}
         facts.append(
-            LayerFacts(
+            LayerInfo(
                 name=layer.name,
                 kind=layer.kind,
                 is_embedding=layer.is_embedding,
@@ -44,7 +44,7 @@ def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> lis
     return facts
 
 
-def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorFacts]:
+def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorInfo]:
     """Tensors that a cut may have to carry."""
     size = make_wire(job.train).dtype.itemsize
     facts = []
@@ -54,7 +54,7 @@ def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorFacts]:
             if readers and not is_data_tensor(name):
                 width = prod(shapes[name])
                 facts.append(
-                    TensorFacts(
+                    TensorInfo(
                         name=name,
                         writer=layer.name,
                         readers=readers,
@@ -64,7 +64,7 @@ def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorFacts]:
     return facts
 
 
-def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableFacts]:
+def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableLoad]:
     """Rows that a table will hold, and how much work its slots are per sample."""
     facts = []
     for table in model.tables:
@@ -72,7 +72,7 @@ def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableFacts]:
         num_keys = sum(_num_keys(model, lookup, manifest) for lookup in lookups)
         size = table_bytes(model, table.name, job.train, manifest.slots)
         work = num_keys * (1.0 + table.dim / 16)
-        facts.append(TableFacts(name=table.name, work=work, bytes_total=size))
+        facts.append(TableLoad(name=table.name, work=work, bytes_total=size))
     return facts
 
 
