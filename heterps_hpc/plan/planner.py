@@ -1,4 +1,4 @@
-"""From profile to plan: what `heterps plan` does, and everything it has to say about it."""
+"""From profile to plan: what `heterps plan` does, and everything that is known about its answer."""
 
 from __future__ import annotations
 
@@ -10,56 +10,28 @@ from dataclasses import replace
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.layout import Layout, Plan, bind_plan
+from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.model import Model
-from heterps_hpc.plan.cost_model import StageTable, to_plan
+from heterps_hpc.plan.cost_model import StageTable, memory_of, to_plan
 from heterps_hpc.plan.exact.solver import Solution, solve
-from heterps_hpc.plan.explain import Best, best_throughput, frontier, refuse
-from heterps_hpc.plan.memory import MemoryUse, memory_of
+from heterps_hpc.plan.explain import (
+    Best,
+    best_throughput,
+    frontier,
+    refuse,
+    runners_up,
+)
 from heterps_hpc.plan.problem import Problem, problem_of_job
-from heterps_hpc.plan.runners_up import RunnerUp, runners_up
 from heterps_hpc.plan.schedulers import CHEAP, SCHEDULERS, scheduler
 from heterps_hpc.plan.search import Budget, Found
-from heterps_hpc.plan.terminal import show
+from heterps_hpc.planning_result import CurvePoint, PlanningResult
 from heterps_hpc.profile import Profile
-from heterps_hpc.validation import Value
-
-__all__ = ["PlanningResult", "layout_from", "make_plan", "show"]
+from heterps_hpc.sharding import bind_plan
 
 log = logging.getLogger(__name__)
 
 EXACT_SECONDS = 20.0
 LEARNED = ("rl", "rl-rnn")
-
-
-class CurvePoint(Value):
-    """One improvement of the scheduler that decided."""
-
-    seconds: float
-    placements: int
-    money: float
-
-
-class PlanningResult(Value):
-    """The plan, the rivals' plans, how the scheduler got there, and what other floors cost."""
-
-    version: int = 1
-    plan: Plan
-    memory: tuple[MemoryUse, ...] = ()  # of one rank, by stage of the plan
-    alternatives: tuple[Plan, ...] = ()
-    runners_up: tuple[RunnerUp, ...] = ()
-    frontier: tuple[Plan, ...] = ()
-    learning_curve: tuple[CurvePoint, ...] = ()
-    floor: float  # samples per second that were asked for
-    best: float | None = None  # samples per second of the fastest plan, if it was needed
-    best_is_found: bool = False  # `best` is the fastest plan found: a faster one was not ruled out
-    best_at_most: float | None = None  # what is proven of the fastest plan then
-    epochs: int | None = None  # if the job counts them
-    num_placements: int
-    scheduler_seconds: float
-    estimated_pools: tuple[str, ...] = ()
-    extrapolated: tuple[str, ...] = ()  # stages with more ranks than were measured, in words
-    without_plan: tuple[str, ...] = ()  # simple rules that found no plan for the floor
 
 
 def make_plan(
@@ -105,11 +77,11 @@ def extrapolated(profile: Profile, plan: Plan) -> Iterator[str]:
     """Stages whose times were not measured with so many ranks."""
     for number, stage in enumerate(plan.stages):
         counts = [profile.timing(name, stage.pool).rank_counts for name in stage.layers]
-        most = min((max(measured) for measured in counts if measured), default=None)
-        if most is not None and stage.num_ranks > most:
+        largest = min((max(measured) for measured in counts if measured), default=None)
+        if largest is not None and stage.num_ranks > largest:
             yield (
                 f"stage {number} has {stage.num_ranks} ranks of {stage.pool}, measured with up to "
-                f"{most}"
+                f"{largest}"
             )
 
 
@@ -123,18 +95,18 @@ def _result(
     best: Best | None,
     budget: Budget,
 ) -> PlanningResult:
-    """Everything there is to say about the plan that was found."""
+    """Everything that is known about the plan that was found."""
     assert found.choices is not None
     problem = table.problem
-    rivals = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
+    baselines = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
     plan = certified(table, found, name, optimum)
     return PlanningResult(
         plan=plan,
         memory=memory_of(table, found.choices),
         alternatives=tuple(
-            certified(table, rival, rule, optimum)
-            for rule, rival in rivals.items()
-            if rival.choices is not None and rule != name
+            certified(table, other, rule, optimum)
+            for rule, other in baselines.items()
+            if other.choices is not None and rule != name
         ),
         runners_up=tuple(runners_up(table, found.choices)),
         frontier=tuple(frontier(problem)),
@@ -150,7 +122,7 @@ def _result(
         scheduler_seconds=found.seconds,
         estimated_pools=tuple(profile.estimated_pools),
         extrapolated=tuple(extrapolated(profile, plan)),
-        without_plan=tuple(rule for rule, rival in rivals.items() if rival.choices is None),
+        without_plan=tuple(rule for rule, other in baselines.items() if other.choices is None),
     )
 
 

@@ -86,7 +86,7 @@ def features_of(problem: Problem) -> torch.Tensor:
     kinds = sorted(set(layers.kinds))
     kind = np.array([[k == name for name in kinds] for k in layers.kinds], dtype=np.float64)
     weights = layers.weight_bytes + layers.table_bytes
-    transfer = layers.input_bytes[:, None] * problem.pools.port_seconds_per_byte[None, :]
+    transfer = layers.input_bytes[:, None] * problem.pools.uplink_seconds_per_byte[None, :]
     sizes = [layers.input_bytes, weights, transfer.mean(axis=1) * 1e9]
     scaled = [np.log1p(size) / max(1.0, float(np.log1p(size).max())) for size in sizes]
     return torch.tensor(np.column_stack([index, kind, *scaled]), dtype=torch.float32)

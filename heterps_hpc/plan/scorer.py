@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc.plan.cost_model import Choice, StageTable, stages_of
-from heterps_hpc.plan.exact.graph import Options, make_options
+from heterps_hpc.plan.cost_model import Choice, StageTable, batch_seconds, money_of, stages_of
+from heterps_hpc.plan.exact.graph import StageOptions, make_options
 from heterps_hpc.plan.problem import Floats, Ints
 
 Floats32 = NDArray[np.float32]
@@ -36,23 +36,30 @@ class Scores:
 
 
 @dataclass(frozen=True, eq=False)
+class StageColumns:
+    """The ranks that each stage takes in each column, and what it then adds; row 0 is no stage."""
+
+    chain_seconds: Floats32  # [stages + 1, columns], as in equation 4
+    prefetch_seconds: Floats32
+    per_hour: Floats32
+    ranks: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
 class Scorer:
     """Scores placements of one question."""
 
     table: StageTable
 
     @cached_property
-    def _options(self) -> Options:
+    def _options(self) -> StageOptions:
         """Stages with some of their rank counts: all small ones, then steps of a few per cent,
         which is close enough for a score."""
-        counts = self.table.ranks
-        steps = np.unique(np.geomspace(16, max(16, counts.max()), 64).astype(np.int64))
-        some = np.isin(counts, np.concatenate([np.arange(1, 17), steps, self._limits]))
-        return make_options(self.table, columns=np.flatnonzero(some), floor=False)
-
-    @property
-    def _limits(self) -> Ints:
-        return self.table.problem.pools.limit
+        limits = self.table.problem.pools.limit
+        few = np.arange(1, min(16, int(limits.max())) + 1)
+        steps = np.geomspace(few[-1], limits.max(), 64).astype(np.int64)
+        counts = np.unique(np.concatenate([few, steps, limits]))
+        return make_options(self.table, counts=counts, floor=False)
 
     @cached_property
     def _columns(self) -> tuple[Floats, Floats]:
@@ -60,56 +67,63 @@ class Scorer:
         options, problem = self._options, self.table.problem
         coarse = 32 if len(options) < 200_000 else 10
         same = np.diff(options.pair * options.num_pools + options.pool) == 0
-        gain = -np.diff(options.ET)[same] / np.diff(options.c)[same]
+        gain = -np.diff(options.ET)[same] / np.diff(options.per_hour)[same]
         gain = gain[gain > 0] if (gain > 0).any() else np.array([1.0])
-        cheap, dear = np.quantile(gain, [0.02, 0.98])
+        cheap, expensive = np.quantile(gain, [0.02, 0.98])
         slowest = min(problem.longest_batch, float(options.ET.max()))
         if problem.micro_batches == 1:  # only the sum of seconds counts
-            prices = np.geomspace(cheap / 4, dear * 4, coarse * STEP)
+            prices = np.geomspace(cheap / 4, expensive * 4, coarse * STEP)
             return np.full(len(prices), slowest), prices
         fastest = float(np.quantile(options.ET, 0.01))
         few = 4 if problem.micro_batches < 16 else 1  # the sum counts by 1/m
         caps = np.geomspace(min(fastest, slowest / 2), slowest, coarse * STEP // few)
-        prices = np.geomspace(cheap, dear * 100, 4)[-few:]
+        prices = np.geomspace(cheap, expensive * 100, 4)[-few:]
         return np.tile(caps, few), np.repeat(prices, len(caps))
 
     @cached_property
-    def _tables(self) -> tuple[list[Floats32], NDArray[np.int32]]:
-        """E, C (and M, X where they count) and ranks per (stage, fine column); row 0 is empty."""
+    def _fine(self) -> StageColumns:
+        """The ranks of least ET + λ·$/hour within the cap, per stage and fine column."""
         options, (caps, prices) = self._options, self._columns
         num_stages = len(self.table.pairs) * options.num_pools
         stage = options.pair * options.num_pools + options.pool
         row = np.repeat(np.arange(len(options.starts)), np.diff(options.starts, append=len(stage)))
-        parts = (options.e, options.c, options.M, options.X)
-        tables = [np.full((num_stages + 1, len(caps)), np.inf, np.float32) for _ in parts]
-        ranks = np.zeros((num_stages + 1, len(caps)), np.int32)
+        shape = (num_stages + 1, len(caps))
+        chain, prefetch, per_hour = (np.full(shape, np.inf, np.float32) for _ in range(3))
+        ranks = np.zeros(shape, np.int32)
         where = stage[options.starts] + 1
         for column, (cap, price) in enumerate(zip(caps, prices, strict=True)):
-            weight = options.e + options.X * 1e-9 + price * options.c
+            weight = options.chain_seconds + options.prefetch_seconds * 1e-9
+            weight = weight + price * options.per_hour
             weight = np.where(cap * (1 + 1e-9) >= options.ET, weight, 1e9 * options.ET + weight)
             best = np.minimum.reduceat(weight, options.starts)
             hits = np.flatnonzero(weight == best[row])
             _, first = np.unique(row[hits], return_index=True)
             chosen = hits[first]
-            for target, values in zip(tables, parts, strict=True):
-                target[where, column] = values[chosen]
+            chain[where, column] = options.chain_seconds[chosen]
+            prefetch[where, column] = options.prefetch_seconds[chosen]
+            per_hour[where, column] = options.per_hour[chosen]
             ranks[where, column] = options.ranks[chosen]
-        for target in tables:
-            target[0] = 0.0
-        return tables, ranks
+        for part in (chain, prefetch, per_hour):
+            part[0] = 0.0
+        return StageColumns(chain, prefetch, per_hour, ranks)
 
     @cached_property
-    def _coarse_tables(self) -> list[Floats32]:
-        return [np.ascontiguousarray(part[:, STEP // 2 :: STEP]) for part in self._tables[0]]
+    def _coarse(self) -> StageColumns:
+        fine, some = self._fine, slice(STEP // 2, None, STEP)
+        return StageColumns(
+            np.ascontiguousarray(fine.chain_seconds[:, some]),
+            np.ascontiguousarray(fine.prefetch_seconds[:, some]),
+            np.ascontiguousarray(fine.per_hour[:, some]),
+            fine.ranks[:, some],
+        )
 
     def score(self, placements: Ints) -> Scores:
         """Score placements given as pool indices, [N, L]."""
         stages = self._stages(placements)
-        (e, c, most, ahead), ranks = self._tables
-        num_columns = e.shape[1]
-        column = self._best_column(stages, self._coarse_tables, None) * STEP
-        fine = np.minimum(column[:, None] + np.arange(STEP), num_columns - 1)
-        best = self._best_column(stages, [e, c, most, ahead], fine)
+        ranks = self._fine.ranks
+        column = self._best_column(stages, self._coarse, None) * STEP
+        fine = np.minimum(column[:, None] + np.arange(STEP), ranks.shape[1] - 1)
+        best = self._best_column(stages, self._fine, fine)
         column = fine[np.arange(len(fine)), best]
         scores = self._exact_value(stages, ranks[stages, column[:, None]])
         return self._try_again(scores, stages, ranks)
@@ -141,51 +155,45 @@ class Scorer:
         pair = self.table.pair_index[np.arange(length), last]
         return np.where(starts, pair * self.table.problem.num_pools + placements + 1, 0)
 
-    def _best_column(self, stages: Ints, tables: list[Floats32], columns: Ints | None) -> Ints:
+    def _best_column(self, stages: Ints, table: StageColumns, columns: Ints | None) -> Ints:
         """Index of the column (or of the given columns) of least money within the floor."""
         problem, m = self.table.problem, self.table.problem.micro_batches
-        width = tables[0].shape[1] if columns is None else columns.shape[1]
+        width = table.ranks.shape[1] if columns is None else columns.shape[1]
         shape = (len(stages), width)
-        e, c, most, ahead = (np.zeros(shape, np.float32) for _ in range(4))
+        chain_sum, chain_max, prefetch_max, per_hour = (
+            np.zeros(shape, np.float32) for _ in range(4)
+        )
 
-        def rows(table: Floats32, stage: Ints) -> Floats32:
-            return table[stage] if columns is None else table[stage[:, None], columns]
+        def rows(part: Floats32, stage: Ints) -> Floats32:
+            return part[stage] if columns is None else part[stage[:, None], columns]
 
-        works_ahead = self.table.problem.staleness > 0
+        prefetches = problem.staleness > 0
         for layer in range(stages.shape[1]):
             stage = stages[:, layer]
-            e += rows(tables[0], stage)
-            c += rows(tables[1], stage)
+            chain = rows(table.chain_seconds, stage)
+            chain_sum += chain
+            per_hour += rows(table.per_hour, stage)
             if m > 1:
-                np.maximum(most, rows(tables[2], stage), out=most)
-            if works_ahead and self.table.problem.layers.is_embedding[layer]:
-                np.maximum(ahead, rows(tables[3], stage), out=ahead)
-        seconds = np.maximum(e / m + (1 - 1 / m) * most, ahead)
-        value = seconds * c
+                np.maximum(chain_max, chain, out=chain_max)
+            if prefetches and problem.layers.is_embedding[layer]:
+                np.maximum(prefetch_max, rows(table.prefetch_seconds, stage), out=prefetch_max)
+        seconds = batch_seconds(chain_sum, chain_max, prefetch_max, m)
+        value = seconds * per_hour
         late = seconds > problem.longest_batch * (1 + 1e-6)
         value = np.where(late, np.float32(1e12) * seconds, value)
         return np.asarray(np.argmin(value, axis=1))
 
     def _exact_value(self, stages: Ints, ranks: NDArray[np.int32]) -> Scores:
         """Money of the chosen ranks in double precision, nodes and limits included."""
-        table, problem = self.table, self.table.problem
+        problem = self.table.problem
         exists = stages > 0
         pair, pool = np.divmod(np.maximum(stages - 1, 0), problem.num_pools)
         impossible = (exists & (ranks == 0)).any(axis=1)  # a stage that fits nowhere on its pool
         ranks = np.where(exists, np.maximum(ranks, 1), 0)
-        column = np.searchsorted(table.ranks, np.maximum(ranks, 1))
-        seconds = np.where(exists, table.ET[pair, pool, column], 0.0)
-        joins = table.in_sum[pair]
-        chain, m = np.where(joins, seconds, 0.0), problem.micro_batches
-        total = chain.sum(axis=1) / m + (1 - 1 / m) * chain.max(axis=1)
-        total = np.maximum(total, np.where(joins, 0.0, seconds).max(axis=1))
-        used = np.zeros((len(stages), problem.num_pools), dtype=np.int64)
-        row = np.broadcast_to(np.arange(len(stages))[:, None], stages.shape)
-        np.add.at(used, (row[exists], pool[exists]), ranks[exists])
-        units = -(-used // problem.pools.ranks_per_unit)
-        money = problem.num_batches / 3600 * total * (units * problem.pools.price).sum(axis=1)
-        over = np.maximum(used / problem.pools.limit, 1.0).prod(axis=1)
-        late = np.maximum(total / problem.longest_batch, 1.0)
+        costs = self.table.evaluate_many(pair, pool, ranks)
+        money = money_of(problem, costs.seconds, costs.per_hour)
+        over = np.maximum(costs.used / problem.pools.limit, 1.0).prod(axis=1)
+        late = np.maximum(costs.seconds / problem.longest_batch, 1.0)
         valid = (over <= 1.0) & (late <= 1 + 1e-12) & ~impossible
         missed = PENALTY * over * late * np.where(impossible, PENALTY, 1.0)
         return Scores(np.where(valid, money, money * missed), valid, ranks * exists)

@@ -117,7 +117,7 @@ class Search:
                 placement,
                 seconds=min(LONGEST, max(0.1, self.budget.seconds - self.elapsed)),
                 start=start if valid else None,
-                most_intervals=EFFORT,
+                max_intervals=EFFORT,
             )
             if exact.choices is not None:
                 self.offer(exact.choices)

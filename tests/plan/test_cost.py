@@ -22,9 +22,9 @@ def test_every_stage_takes_what_the_equations_say(seed: int) -> None:
         for pool in range(problem.num_pools):
             for ranks in range(1, int(problem.pools.limit[pool]) + 1):
                 stage = (first, last, pool, ranks)
-                cell = (row, pool, table.column(ranks))
-                assert table.ET[cell] == pytest.approx(stage_seconds(problem, stage))
-                assert table.fits[cell] == fits(problem, stage)
+                cell = (row, pool, ranks)
+                assert table.stage_seconds(*cell) == pytest.approx(stage_seconds(problem, stage))
+                assert table.fits(*cell) == fits(problem, stage)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -78,7 +78,7 @@ def test_provisioning_is_monotone_in_the_floor() -> None:
         assert moneys == sorted(moneys), seed
 
 
-def test_exact_provisioning_is_never_dearer_than_the_static_rules() -> None:
+def test_exact_provisioning_never_costs_more_than_the_static_rules() -> None:
     compared = 0
     for seed in range(20):
         problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=8, floor=300.0)
