@@ -146,6 +146,11 @@ class TrainSpec(Value):
     evaluate_at_end: bool = True
     init_from: Path | None = None
 
+    @property
+    def dtype(self) -> Literal["float32", "float64"]:
+        """Type of rows, parameters and activations in memory (`bf16` computes in it, no more)."""
+        return "float64" if self.precision == "float64" else "float32"
+
     @field_validator("micro_batches")
     @classmethod
     def _not_too_many(cls, value: int, info: Any) -> int:

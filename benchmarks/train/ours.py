@@ -23,7 +23,10 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
-from heterps_hpc.runtime.training import Trainer
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.observer import Observer
+from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.training import Training
 from heterps_hpc.sharding import bind_plan
 
 
@@ -73,20 +76,25 @@ def make_layout(job: Job, text: str) -> Layout:
     return bind_plan(stages, model=model, cluster=cluster, job=job.name, num_partitions=64)
 
 
-class TimedTrainer(Trainer):
-    """A trainer that starts its clock after the warm-up."""
+class AfterWarmup(Observer):
+    """Times all steps after the warm-up."""
 
-    timed_from = 0
-    timed_seconds = 0.0
+    def __init__(self, timer: PhaseTimer, warmup_steps: int) -> None:
+        self._timer = timer
+        self._warmup_steps = warmup_steps
+        self._began = 0.0
+        self.seconds = 0.0
 
-    def _one_step(self, step: int) -> None:
-        if step == self.timed_from:
-            self.watch.restart()
-            self.timed_started = time.perf_counter()
-        super()._one_step(step)
-        self.timed_seconds = (
-            time.perf_counter() - self.timed_started if step >= self.timed_from else 0.0
-        )
+    def step_begins(self, step: int) -> None:
+        """Start the clock when the warm-up is over."""
+        if step == self._warmup_steps:
+            self._timer.restart()
+            self._began = time.perf_counter()
+
+    def step_ends(self, step: int) -> None:
+        """The time until now."""
+        if step >= self._warmup_steps:
+            self.seconds = time.perf_counter() - self._began
 
 
 def main() -> None:
@@ -94,17 +102,20 @@ def main() -> None:
     work = Workload.from_json(sys.argv[1])
     torch.set_num_threads(1)
     job = make_job(work, Path(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5]))
-    trainer = TimedTrainer(MPI.COMM_WORLD, job, make_layout(job, sys.argv[3]))
-    trainer.timed_from = work.warmup_steps
-    trainer.run()
-    rate = work.batch_size * work.timed_steps / trainer.timed_seconds
-    phases = {name: 1e3 * s / work.timed_steps for name, s in trainer.watch.seconds.items()}
-    gathered = MPI.COMM_WORLD.gather((trainer.world.entry.role, rate, phases))
+    dataset = Dataset.open(job.data.train)
+    rank = Rank(MPI.COMM_WORLD, job, make_layout(job, sys.argv[3]), dataset)
+    times = AfterWarmup(rank.timer, work.warmup_steps)
+    training = Training(rank, observer=times)
+    training.run()
+    rate = work.batch_size * work.timed_steps / times.seconds
+    phases = {name: 1e3 * s / work.timed_steps for name, s in rank.timer.seconds.items()}
+    gathered = MPI.COMM_WORLD.gather((rank.world.entry.role, rate, phases))
     if gathered is not None:
         slowest = min(rate for _, rate, _ in gathered)
         facts = {"samples_per_second": slowest, "milliseconds": [[r, p] for r, _, p in gathered]}
         print(json.dumps(facts))
-    trainer.close()
+    training.close()
+    rank.close()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from mpi4py import MPI
 
 from benchmarks.train.ours import make_job, make_layout
 from benchmarks.train.workload import Workload
-from heterps_hpc.runtime.training import Trainer
+from heterps_hpc.dataset import Dataset
+from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.training import Training
 
 
 def main() -> None:
@@ -26,9 +28,10 @@ def main() -> None:
     work = Workload.from_json(sys.argv[1])
     torch.set_num_threads(1)
     job = make_job(work, Path(sys.argv[2]), 1, 1)
-    trainer = Trainer(MPI.COMM_SELF, job, make_layout(job, "*:1"))
+    rank = Rank(MPI.COMM_SELF, job, make_layout(job, "*:1"), Dataset.open(job.data.train))
+    training = Training(rank)
     profile = cProfile.Profile()
-    profile.runcall(trainer.run)
+    profile.runcall(training.run)
     stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     total = sum(row[2] for row in stats.values())
     own = sum(row[2] for (file, _, _), row in stats.items() if "heterps_hpc" in file)
@@ -41,7 +44,8 @@ def main() -> None:
         reverse=True,
     )
     print(json.dumps({"share": own / total, "milliseconds": worst[:8]}))
-    trainer.close()
+    training.close()
+    rank.close()
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ from heterps_hpc.commands.prepare import model_of, ready_data
 from heterps_hpc.config import Job
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch import slurm
-from heterps_hpc.layout import Estimate, bind_plan
+from heterps_hpc.layout import Estimate
 from heterps_hpc.plan.cost_model import StageTable, estimate, to_plan
 from heterps_hpc.plan.problem import make_problem
 from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.sharding import bind_plan
 from slurm.dev_cluster.cluster import Cluster as DevCluster
 from slurm.dev_cluster.guard import start_guard
 from slurm.dev_cluster.nodes_file import find_nodes_file, load_nodes

@@ -13,6 +13,7 @@ from heterps_hpc.cluster import Cluster, Link
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.profile import Profile
+from heterps_hpc.table_size import snapshot_share
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,9 +23,6 @@ Bools = NDArray[np.bool_]
 UNKNOWN_LINK_LATENCY_SECONDS = 30e-6
 UNKNOWN_LINK_BYTES_PER_SECOND = 1.25e9
 OPTIMIZER_COPIES = 4  # a dense parameter with its gradient and two moments
-# Copy on write goes by blocks of 24 KiB, and a batch of ordinary size touches a row of nearly every
-# block before the writer has passed it: the plan reserves the worst case, all rows once more.
-WORST_SNAPSHOT = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +163,8 @@ def problem_of_job(profile: Profile, cluster: Cluster, job: Job, num_samples: fl
         staleness=train.staleness,
         floor=job.goal.min_samples_per_second or 0.0,
         hot_bytes=train.tables.hot_bytes,
-        snapshot_share=WORST_SNAPSHOT if saves_while_training(job) else 0.0,
+        snapshot_share=snapshot_share(job),
     )
-
-
-def saves_while_training(job: Job) -> bool:
-    """Whether saves are written while ranks train: at the end and at a stop signal they wait."""
-    return job.checkpoint.every_steps is not None or job.checkpoint.every_minutes is not None
 
 
 def _layer_arrays(profile: Profile, cluster: Cluster, batch_size: int) -> LayerArrays:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from heterps_hpc.cluster import Cluster, Link, Pool
+from heterps_hpc.phases import Phase
 from heterps_hpc.profile import PoolTiming, Profile, Timing
 from heterps_hpc.profiling.measurement import Measured
 
@@ -85,7 +86,7 @@ def _fit_pool(
         run = several[0]
         k = run.num_ranks
         weights = sum(layer.weight_bytes_total for layer in run.layers)
-        seconds = run.least_phase_seconds.get("reduce", 0.0)
+        seconds = run.least_phase_seconds.get(Phase.REDUCE, 0.0)
         latency = min(seconds, 0.5e-3) / (2 * (k - 1))
         volume = 2 * (k - 1) / k * weights
         per_byte = max(seconds - 2 * (k - 1) * latency, 0.0) / max(volume, 1.0)

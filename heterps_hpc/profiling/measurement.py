@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from heterps_hpc.cluster import Link
+from heterps_hpc.phases import Phase
 from heterps_hpc.profile import LayerInfo, TableLoad, TensorInfo
 from heterps_hpc.validation import Value
 
@@ -46,7 +47,13 @@ class Measured(Value):
     @property
     def unattributed_seconds(self) -> float:
         """What is left of a step beside layers, waiting and reducing: paid whatever the layers."""
-        elsewhere = ("reduce", "wait inputs", "wait gradients", "send", "assemble")
+        elsewhere = (
+            Phase.REDUCE,
+            Phase.WAIT_INPUTS,
+            Phase.WAIT_GRADIENTS,
+            Phase.SEND,
+            Phase.ASSEMBLE,
+        )
         named = sum(self.layer_seconds.values())  # the optimizer's step included
         named += sum(self.phase_seconds.get(name, 0.0) for name in elsewhere)
         return max(0.0, self.step_seconds - named)

@@ -1,22 +1,40 @@
-"""What a dense stage reads from the data set itself: its own rows of labels and dense columns."""
+"""What a rank reads from the data set, step by step.
+
+A rank with tables reads the keys of its slots, for all rows of a batch; a rank of a dense stage
+reads its own rows of labels and dense columns.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from heterps_hpc.dataset import Batch, Want
-from heterps_hpc.model import LENGTH_PREFIX
+from heterps_hpc.config import TrainSpec
+from heterps_hpc.dataset import Batch, Dataset, Order, Position, Reader, Want
+from heterps_hpc.dataset.read.reader import RowsOf
+from heterps_hpc.errors import UserError
+from heterps_hpc.model import LENGTH_PREFIX, LOSS, SCORE
 from heterps_hpc.row_ranges import Range
+
+if TYPE_CHECKING:
+    from heterps_hpc.runtime.dense import DenseRole
+    from heterps_hpc.runtime.rank import Rank
 
 
 class Feed:
     """One batch of a replica's own data, cut into micro-batches."""
 
     def __init__(
-        self, batch: Batch, ranges: list[Range], reads: set[str], dtype: torch.dtype, device: str
+        self,
+        batch: Batch,
+        ranges: list[Range],
+        reads: set[str],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.batch = batch
         counts = [last - first for first, last in ranges]
@@ -67,3 +85,141 @@ def _column(batch: Batch, name: str) -> np.ndarray:
     column = batch.dense if name == "dense" else batch.weight
     assert column is not None, f"the reader was not asked for {name!r}"
     return column
+
+
+class Steps:
+    """The batches of a data set numbered from 0 through all epochs: where each is, how long."""
+
+    def __init__(self, order: Order, train: TrainSpec) -> None:
+        self.order = order
+        if order.num_batches == 0:
+            raise UserError(
+                "the training data gives no batch; it is empty, or shorter than one batch with "
+                "`drop_last: true`"
+            )
+        self.total = train.steps or (train.epochs or 1) * order.num_batches
+
+    def position(self, step: int) -> Position:
+        """Where the step's batch lies in the data."""
+        epoch, batch = divmod(step, self.order.num_batches)
+        return Position(epoch=epoch, batch=batch)
+
+    def num_rows(self, step: int) -> int:
+        """Samples of the step's batch."""
+        return self.order.batch_rows(step % self.order.num_batches)
+
+
+def training_steps(rank: Rank) -> Steps:
+    """All steps of the rank's job."""
+    data, train = rank.job.data, rank.job.train
+    order = Order(
+        rank.dataset,
+        train.batch_size,
+        train.seed,
+        shuffle=data.shuffle,
+        drop_last=data.drop_last,
+    )
+    return Steps(order, train)
+
+
+def one_pass(dataset: Dataset, train: TrainSpec) -> Steps:
+    """The batches of one pass over a data set, in the order in which it is stored."""
+    order = Order(dataset, train.batch_size, train.seed, shuffle=False, drop_last=False)
+    return Steps(order, train.model_copy(update={"epochs": 1, "steps": None}))
+
+
+class Readers:
+    """A rank's readers of one data set, all at the same step."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        dataset: Dataset,
+        steps: Steps,
+        dense: DenseRole | None,
+        *,
+        first: int = 0,
+        weigh: bool = True,
+    ) -> None:
+        """`weigh`: also read the weights of whole batches, whose sum divides the loss."""
+        self._dataset = dataset
+        self._steps = steps
+        self._first = first
+        self._read_ahead = rank.job.data.read_ahead
+        self._dense = dense
+        self._keys: Reader | Lookahead | None = None
+        self._own: Reader | None = None
+        self._weights: Reader | None = None
+        has_weight = dataset.manifest.has_weight
+        if rank.tables is not None:
+            tables = rank.tables
+            want = Want(slots=tables.data_slots(), dense=False, labels=tables.counters)
+            keys = self._open(want)
+            self._keys = Lookahead(keys, tables.prefetch) if tables.has_tiers else keys
+        if dense is not None:
+            self._reads = set(dense.data_reads)
+            used = rank.writes(LOSS) or rank.writes(SCORE) or "weight" in self._reads
+            want = want_of(self._reads, label=rank.writes(SCORE), weight=has_weight and used)
+            self._own = self._open(want, dense.replica_ranges)
+            if weigh and has_weight and rank.writes(LOSS):
+                self._reads.add("weight")
+                self._weights = self._open(Want(slots=(), dense=False, labels=False, weight=True))
+
+    def keys(self) -> Batch:
+        """The keys of this rank's slots in the next batch."""
+        assert self._keys is not None
+        return next(self._keys)
+
+    def feed(self) -> Feed:
+        """This replica's own data of the next batch."""
+        assert self._own is not None
+        assert self._dense is not None
+        return self._dense.feed(next(self._own), self._reads)
+
+    def weight_sum(self, num_rows: int) -> float:
+        """The sum of weights over the whole next batch; its rows, if samples have no weight."""
+        if self._weights is None:
+            return float(num_rows)
+        weight = next(self._weights).weight
+        assert weight is not None
+        return float(weight.sum(dtype=np.float64))
+
+    def close(self) -> None:
+        """Stop reading."""
+        for reader in (self._keys, self._own, self._weights):
+            if reader is not None:
+                reader.close()
+
+    def _open(self, want: Want, rows: RowsOf | None = None) -> Reader:
+        return Reader(
+            self._dataset,
+            self._steps.order,
+            want,
+            rows=rows,
+            start=self._steps.position(self._first),
+            num_epochs=None,
+            read_ahead=self._read_ahead,
+        )
+
+
+class Lookahead:
+    """A reader's batches, each shown one batch early: cold rows are then fetched in time."""
+
+    def __init__(self, reader: Reader, show: Callable[[Batch], None]) -> None:
+        self._reader = reader
+        self._show = show
+        self._next: Batch | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        current = next(self._reader) if self._next is None else self._next
+        self._next = next(self._reader, None)
+        if self._next is not None:
+            self._show(self._next)
+        return current
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reader.close()

@@ -8,64 +8,41 @@ the checkpoint, and a layout. The scores go to scores.h5 there.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import traceback
 from pathlib import Path
 
 import h5py
 import numpy as np
-import torch
-from mpi4py import MPI
 
 from heterps_hpc.checkpoint import Checkpoint
-from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.layout import Layout
-from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.ending import end_world
 from heterps_hpc.runtime.evaluate import Evaluator
-from heterps_hpc.runtime.state.restore import resume
-from heterps_hpc.runtime.training import Trainer
+from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.rank_program import Start, run_program
 
 SCORES_FILE = "scores.h5"
 
 
-def main(arguments: list[str]) -> int:
-    """Score; the exit code is that of the rank program."""
-    parser = argparse.ArgumentParser(prog="heterps_hpc.runtime.predict", description=__doc__)
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--component", type=int, default=None)
-    directory = RunDir(parser.parse_args(arguments).run_dir)
-    try:
-        predict(MPI.COMM_WORLD, directory)
-    except UserError as error:
-        end_world(MPI.COMM_WORLD, ExitCode.USER_ERROR, str(error))
-    except Exception as error:
-        traceback.print_exc()
-        end_world(MPI.COMM_WORLD, ExitCode.RANK_FAILED, f"{type(error).__name__}: {error}")
-    return int(ExitCode.DONE)
-
-
-def predict(comm: MPI.Intracomm, directory: RunDir) -> None:
+def predict(start: Start) -> ExitCode:
     """Load, score, write; all ranks call it."""
-    job = Job.parse_saved(directory.job)
-    layout = Layout.load(directory.layout)
-    torch.set_num_threads(layout.components[layout.ranks[comm.rank].component].cores_per_rank)
+    job = start.job
     assert job.train.init_from is not None
     assert job.data.test is not None
-    trainer = Trainer(comm, job, layout)
-    resume(trainer, Checkpoint.open(job.train.init_from))
+    checkpoint = Checkpoint.open(job.train.init_from)
     dataset = Dataset.open(job.data.test)
-    columns = Evaluator(trainer.parts, dataset, trainer.progress.reporter).scores()
+    schema = Dataset.open(job.data.train).manifest
+    rank = Rank(start.comm, job, start.layout, dataset, schema=schema)
+    rank.restore(checkpoint)
+    columns = Evaluator(rank, dataset).scores()
     if columns is not None:
-        write_scores(directory.path / SCORES_FILE, columns, trainer.parts.model.score_is_logit)
-    trainer.close()
+        path = start.run_dir.path / SCORES_FILE
+        write_scores(path, columns, is_logit=rank.model.score_is_logit)
+    rank.close()
+    return ExitCode.DONE
 
 
-def write_scores(path: Path, columns: list[np.ndarray], is_logit: bool) -> None:
+def write_scores(path: Path, columns: list[np.ndarray], *, is_logit: bool) -> None:
     """One row per sample: its number, its score and, for logits, its probability."""
     scores, labels, _, sample_ids = columns
     temporary = path.with_suffix(".part")
@@ -79,4 +56,4 @@ def write_scores(path: Path, columns: list[np.ndarray], is_logit: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_program(predict, sys.argv[1:]))

@@ -15,15 +15,18 @@ from torch import nn
 from heterps_hpc.config import DenseOptimizer, Job
 from heterps_hpc.model import Model
 from heterps_hpc.models.initial import make_module
+from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.shapes import as_tuple
 
 
 class StageModules:
     """The dense layers of one stage, in order."""
 
-    def __init__(self, model: Model, layers: tuple[str, ...], job: Job, device: str) -> None:
-        self.device = torch.device(device)
-        self.dtype = torch.float64 if job.train.precision == "float64" else torch.float32
+    def __init__(
+        self, model: Model, layers: tuple[str, ...], job: Job, device: torch.device
+    ) -> None:
+        self.device = device
+        self.dtype: torch.dtype = getattr(torch, job.train.dtype)
         self._autocast = job.train.precision == "bf16"
         self.layers = [model.layer(name) for name in layers if not model.layer(name).is_embedding]
         self.modules: dict[str, nn.Module] = {
@@ -32,6 +35,7 @@ class StageModules:
         }
         self.parameters, self.gradients = self._flatten()
         self.optimizer = make_optimizer(job.train.dense, self.parameters)
+        self.observer = Observer()
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters as LAYER.PARAMETER, in a fixed order."""
@@ -52,15 +56,18 @@ class StageModules:
         """Run layer after layer on `tensors`, adding what each writes; yields between layers."""
         for layer in self.layers:
             inputs = [tensors[name] for name in layer.reads]
+            self.observer.layer_begins(layer.name)
             with self._precision():
                 outputs = as_tuple(self.modules[layer.name](*inputs))
-            for name, value in zip(layer.writes, outputs, strict=True):
-                tensors[name] = value
+            written = dict(zip(layer.writes, outputs, strict=True))
+            self.observer.layer_ends(layer.name, written)
+            tensors |= written
             yield layer.name
 
     def backward(self, roots: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor | None]) -> None:
         """Add the gradients of a micro-batch to the flat buffer."""
         torch.autograd.backward(roots, seeds)
+        self.observer.backward_ends()
 
     def set_training(self, training: bool) -> None:
         """Switch modules such as dropout between training and evaluation."""

@@ -6,7 +6,8 @@ state of the table, and all its gradients make one update per row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from heterps_hpc.dataset import Batch, Dataset, Keys
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import Lookup, Model, NegativeSlot
 from heterps_hpc.negatives import distinct_keys, draw_negatives
+from heterps_hpc.runtime.observer import Observer
 
 Matrix = NDArray[Any]
 KeyList = NDArray[np.uint64]
@@ -60,7 +62,7 @@ def table_config(
         seed=job.train.seed,
         init="uniform",
         init_scale=spec.init_scale,
-        dtype="float64" if job.train.precision == "float64" else "float32",
+        dtype=job.train.dtype,
         num_partitions=options.num_partitions,
         threads=threads,
         admission=options.admit_after,
@@ -85,12 +87,13 @@ class TableShards:
     ) -> None:
         self._model = model
         self._seed = job.train.seed
-        self._dtype = np.float64 if job.train.precision == "float64" else np.float32
+        self._dtype = np.dtype(job.train.dtype)
         self.counters = job.train.tables.counters
         held = entry.partitions()
         cores = layout.components[entry.component].cores_per_rank
         inside, beside = deal_threads(job.train.tables.threads or cores, len(held))
         self.side_by_side = SideBySide(beside)
+        self.observer = Observer()
         self.tables: dict[str, Table] = {
             name: Table(
                 table_config(model, name, job, f"rank{entry.rank}", len(held), inside),
@@ -145,7 +148,7 @@ class TableShards:
                     self.tables[name], lookup, keys[lookup], out[lookup], train, kept_out
                 )
 
-        self.side_by_side.each(pull_table, self.tables)
+        self.each_table(pull_table)
         handles = {lookup: found[lookup] for lookup in self.lookups}
         clicks = None
         if train and self.counters and batch.labels is not None:
@@ -170,7 +173,18 @@ class TableShards:
                 clicks=clicks,
             )
 
-        self.side_by_side.each(push_table, self.tables)
+        self.each_table(push_table)
+
+    def each_table(self, work: Callable[[str], None]) -> None:
+        """Work on every table, on several at once; of these each is observed with its part."""
+        part = 1 / self.side_by_side.num_threads
+
+        def observed(name: str) -> None:
+            began = time.perf_counter()
+            work(name)
+            self.observer.table_worked(name, part * (time.perf_counter() - began))
+
+        self.side_by_side.each(observed, self.tables)
 
     def discard(self, pulled: Pulled) -> None:
         """Drop a pull whose gradients will not come."""

@@ -6,52 +6,26 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
 from mpi4py import MPI
 
-from heterps_hpc.config import Job
-from heterps_hpc.dataset import Dataset, Reader
-from heterps_hpc.layout import Layout
-from heterps_hpc.models import build_model
+from heterps_hpc.dataset import Dataset
+from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.batches import Readers, training_steps
 from heterps_hpc.runtime.evaluate import Evaluator
 from heterps_hpc.runtime.exchange.transport import Exchange
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
-from heterps_hpc.runtime.lookahead import LookAhead
 from heterps_hpc.runtime.lr_schedule import factor
 from heterps_hpc.runtime.metrics.training_log import Progress
-from heterps_hpc.runtime.parts import make_parts
+from heterps_hpc.runtime.observer import Observer
+from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.reducer import make_reducer
-from heterps_hpc.runtime.sparse import Ahead
-from heterps_hpc.runtime.steps import Steps
-from heterps_hpc.runtime.votes import GO_ON, STOP, Votes
-from heterps_hpc.runtime.world import make_world
+from heterps_hpc.runtime.state.saver import Saver
+from heterps_hpc.runtime.votes import CONTINUE, STOP, Votes
 
 log = logging.getLogger(__name__)
-
-_TRACED_STEPS = range(10, 30)
-
-
-class Saves(Protocol):
-    """Who saves the world's state; Trainer only says when it is between two batches."""
-
-    def vote(self, step: int) -> int:
-        """What this rank wants a few batches later: GO_ON, SAVE or STOP."""
-
-    def save(self) -> None:
-        """All ranks agreed to save before this batch."""
-
-    def poll(self) -> None:
-        """A batch is done: move on a save under way, without waiting."""
-
-    def finish(self, *, must_succeed: bool) -> None:
-        """Wait until the save under way is complete."""
-
-    def close(self) -> None:
-        """Give everything back."""
 
 
 @dataclass
@@ -68,64 +42,66 @@ class Result:
     evaluation: dict[str, float] = field(default_factory=dict)
 
 
-class Trainer:
-    """One rank's part in training a layout."""
+class Training:
+    """One rank's part in training, from the state that `rank` is in to the end of its job."""
 
     def __init__(
-        self, comm: MPI.Intracomm, job: Job, layout: Layout, run_dir: RunDir | None = None
+        self,
+        rank: Rank,
+        run_dir: RunDir | None = None,
+        *,
+        saver: Saver | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        self.job = job
-        self.run_dir = run_dir
-        self.world = make_world(comm, layout)
-        self.watch = Stopwatch(self.world.rank, _TRACED_STEPS)
-        self.dataset = Dataset.open(job.data.train)
-        model = build_model(job.model, self.dataset.manifest)
-        self.parts = make_parts(self.world, job, model, self.dataset, self.watch)
+        self.rank = rank
+        self.job, self.world, self.timer = rank.job, rank.world, rank.timer
+        self.steps = training_steps(rank)
         self.exchange = Exchange(
-            self.world.exchange, on_wait=lambda lane, peer: self.watch.waits_for(peer)
+            self.world.exchange, on_wait=lambda lane, peer: self.timer.waits_for(peer)
         )
-        staleness = job.train.staleness
-        self.order = self.parts.order(self.dataset, train=True)
-        self.steps = Steps(self.order, job.train)
-        self.sparse = self.parts.sparse_role(self.exchange, ring=staleness + 2)
-        self.dense = self.parts.dense_role(self.exchange, ring=staleness + 1)
+        staleness = self.job.train.staleness
+        self.sparse = rank.sparse_role(self.exchange, ring=staleness + 2)
+        self.dense = rank.dense_role(self.exchange, ring=staleness + 1)
         stage_comm = self.world.stage if self.dense else MPI.COMM_SELF
-        self.reducer = make_reducer(stage_comm, job.train.reducer)
+        self.reducer = make_reducer(stage_comm, self.job.train.reducer)
         self.votes = Votes(self.world.control, lag=staleness + 1)
-        self.progress = Progress(self.parts, run_dir.metrics if run_dir else None)
-        self.step = 0
-        self._unfinished: int | None = None  # the step whose dense gradients are being summed
-        self.saver: Saves | None = None
-        self.ahead: dict[int, Ahead] = {}  # batches that were pulled before a checkpoint
+        self.progress = Progress(rank, run_dir.metrics if run_dir else None)
         self.result = Result()
-        self._readers: list[Reader | LookAhead] = []
+        self._saver = saver
+        self._observer = observer or Observer()
+        if rank.modules is not None:
+            rank.modules.observer = self._observer
+        if rank.tables is not None:
+            rank.tables.observer = self._observer
+        self._first = rank.step
+        self._readers = Readers(rank, rank.dataset, self.steps, self.dense, first=rank.step)
+        self._unreduced: int | None = None  # the step whose dense gradients are being summed
         self._evaluator: Evaluator | None = None
 
     def run(self) -> Result:
         """Train to the end (or to a stop that all ranks agreed on)."""
-        self._open_readers()
-        staleness = self.job.train.staleness
-        for ahead in range(self.step, min(self.step + staleness, self.steps.total)):
-            self._pull(ahead)
-        first = self.step
+        before_loop = range(self._first, self._first + self.job.train.staleness)
+        for early in before_loop[: self.steps.total - self._first]:
+            self._pull(early)
         self.world.control.Barrier()  # so that the ranks' timelines line up
-        self.watch.restart()
+        self.timer.restart()
         self.progress.restart_clock()
         started = time.perf_counter()
-        while self.step < self.steps.total:
-            decision = self.votes.outcome(self.step)
-            if decision != GO_ON and self.saver is not None:
-                self._finish_update()
-                self.saver.save()
+        while self.rank.step < self.steps.total:
+            step = self.rank.step
+            decision = self.votes.outcome(step)
+            if decision != CONTINUE:
+                self._save()
             if decision == STOP:
                 self.result.stopped = True
                 break
-            self.votes.cast(self.step, GO_ON if self.saver is None else self.saver.vote(self.step))
-            self._one_step(self.step)
-            self.step += 1
+            wanted = CONTINUE if self._saver is None else self._saver.vote(step + self.votes.lag)
+            self.votes.cast(step, wanted)
+            self._one_step(step)
+            self.rank.step += 1
             self._at_boundary()
         self.result.seconds += time.perf_counter() - started
-        self._finish(first)
+        self._finish()
         return self.result
 
     def evaluate(self) -> dict[str, float]:
@@ -134,17 +110,17 @@ class Trainer:
         if self.job.data.test is None:
             return {}
         if self._evaluator is None:
-            dataset = Dataset.open(self.job.data.test)
-            self._evaluator = Evaluator(self.parts, dataset, self.progress.reporter)
-        with self.watch.phase("evaluate"):
+            self._evaluator = Evaluator(self.rank, Dataset.open(self.job.data.test))
+        with self.timer.phase(Phase.EVALUATE):
             found = self._evaluator.evaluate()
-        if self.progress.is_reporter:
-            self.progress.write({"kind": "evaluation", "step": self.step, **found})
+        if self.rank.is_reporter:
+            self.progress.write({"kind": "evaluation", "step": self.rank.step, **found})
         return found
 
     def _one_step(self, step: int) -> None:
         """Pull batch t+s, compute batch t, push batch t: the order that staleness defines."""
-        self.watch.step = step
+        self._observer.step_begins(step)
+        self.timer.step = step
         train = self.job.train
         if step + train.staleness < self.steps.total:
             self._pull(step + train.staleness)
@@ -160,25 +136,25 @@ class Trainer:
             self._update(step)
         else:
             self._skip(step)
+        self._observer.step_ends(step)
 
     def _pull(self, step: int) -> None:
         if self.dense is not None:
             self.dense.expect_rows(step, self.steps.num_rows(step))
         if self.sparse is not None:
-            with self.watch.phase("read"):
-                batch = next(self._sparse_reader)
-            if step in self.ahead:
-                self.sparse.restore_ahead(step, batch, self.ahead.pop(step))
+            with self.timer.phase(Phase.READ):
+                batch = self._readers.keys()
+            if step in self.rank.prefetched:  # it was pulled before a checkpoint
+                self.sparse.restore_prefetched(step, batch, self.rank.prefetched.pop(step))
             else:
                 self.sparse.pull(step, batch)
 
     def _dense_step(self, step: int) -> bool:
         """Forward and backward; false if the loss is not a number and the job says skip."""
         assert self.dense is not None
-        with self.watch.phase("read"):
-            batch = next(self._dense_reader)
-            weight_sum = self._weight_sum(batch.num_rows)
-            feed = self.dense.feed(batch, self._feed_reads)
+        with self.timer.phase(Phase.READ):
+            feed = self._readers.feed()
+            weight_sum = self._readers.weight_sum(feed.batch.num_rows)
         outcome = self.dense.train(step, feed, weight_sum, keep_scores=self.progress.keeps_scores)
         self.progress.note(outcome, feed, weight_sum)
         return math.isfinite(outcome.loss_sum)
@@ -190,30 +166,26 @@ class Trainer:
         until then the rank pushes this batch and pulls a later one.
         """
         if self.dense is not None:
-            self._start_reduce()
-            self._unfinished = step
+            with self.timer.phase(Phase.REDUCE):
+                self.reducer.start(self.dense.modules.gradients)
+            self._unreduced = step
         if self.sparse is not None:
             sparse = self.job.train.sparse
             self.sparse.push(step, sparse.lr * factor(sparse.schedule, step, self.steps.total))
 
-    def _start_reduce(self) -> None:
-        assert self.dense is not None
-        with self.watch.phase("reduce"):
-            self.reducer.start(self.dense.modules.gradients)
-
     def _finish_update(self) -> None:
         """Apply the dense gradients of the last batch, if that has not been done."""
-        if self.dense is None or self._unfinished is None:
+        if self.dense is None or self._unreduced is None:
             return
-        step, self._unfinished = self._unfinished, None
+        step, self._unreduced = self._unreduced, None
         modules, spec = self.dense.modules, self.job.train.dense
-        with self.watch.phase("reduce"):
+        with self.timer.phase(Phase.REDUCE):
             self.reducer.finish()
         clip = None
         if spec.clip_norm is not None:
-            with self.watch.phase("clip"):
+            with self.timer.phase(Phase.CLIP):
                 clip = self._clip_factor(modules.gradients, spec.clip_norm)
-        with self.watch.phase("update"):
+        with self.timer.phase(Phase.UPDATE):
             modules.apply(spec.lr * factor(spec.schedule, step, self.steps.total), clip)
 
     def _clip_factor(self, gradients: torch.Tensor, clip_norm: float) -> float:
@@ -230,88 +202,55 @@ class Trainer:
         if self.sparse is not None:
             self.sparse.skip(step)
 
-    def _weight_sum(self, num_rows: int) -> float:
-        if self._weight_reader is None:
-            return float(num_rows)
-        weight = next(self._weight_reader).weight
-        assert weight is not None
-        return float(weight.sum(dtype=np.float64))
+    def _save(self) -> None:
+        """Bring the rank's state up to date and start to save it; all ranks, at one step."""
+        if self._saver is None:
+            return
+        self._finish_update()
+        if self.sparse is not None:
+            self.rank.prefetched = self.sparse.prefetched()
+        self._saver.save()
+        self.rank.prefetched = {}  # training has them
 
     def _at_boundary(self) -> None:
         """Between batches: report and evaluate when their step has come."""
-        train = self.job.train
-        if self.dense is not None and self.step % train.metrics_every == 0:
+        train, step = self.job.train, self.rank.step
+        if self.dense is not None and step % train.metrics_every == 0:
             self._report()
-        if train.evaluate_every is not None and self.step % train.evaluate_every == 0:
+        if train.evaluate_every is not None and step % train.evaluate_every == 0:
             self.result.evaluation = self.evaluate()
             self.progress.restart_clock()
-        if self.saver is not None:
-            self.saver.poll()
+        if self._saver is not None:
+            self._saver.poll()
 
     def _report(self) -> None:
-        self.progress.report(self.step, self.steps.position(max(self.step - 1, 0)).epoch)
+        step = self.rank.step
+        self.progress.report(step, self.steps.position(max(step - 1, 0)).epoch)
 
-    def _open_readers(self) -> None:
-        self._weight_reader: Reader | None = None
-        if self.sparse is not None:
-            self._sparse_reader = self.parts.sparse_reader(
-                self.dataset, self.order, self.steps, self.step
-            )
-            self._readers.append(self._sparse_reader)
-        if self.dense is not None:
-            self._dense_reader = self.parts.dense_reader(
-                self.dataset, self.order, self.dense, self.steps, self.step
-            )
-            self._readers.append(self._dense_reader)
-            self._feed_reads = set(self.dense.data_reads)
-            self._weight_reader = self.parts.weight_reader(
-                self.dataset, self.order, self.steps, self.step
-            )
-            if self._weight_reader is not None:
-                self._readers.append(self._weight_reader)
-                self._feed_reads.add("weight")
-
-    def _finish(self, first: int) -> None:
+    def _finish(self) -> None:
         self._finish_update()
         self.votes.finish()
         self.exchange.settle_all()
-        self._close_readers()
         if self.dense is not None:
             self._report()
-        result = self.result
-        result.steps += self.step - first
-        result.samples += sum(self.steps.num_rows(step) for step in range(first, self.step))
+        result, first, last = self.result, self._first, self.rank.step
+        result.steps += last - first
+        result.samples += sum(self.steps.num_rows(step) for step in range(first, last))
         result.samples_per_second = result.samples / max(result.seconds, 1e-9)
-        result.losses = self.world.control.bcast(self.progress.losses, self.progress.reporter)
-        if self.saver is not None and self.job.checkpoint.at_end and not result.stopped:
-            self.saver.save()
+        result.losses = self.world.control.bcast(self.rank.losses.reported, self.rank.reporter)
+        if self.job.checkpoint.at_end and not result.stopped:
+            self._save()
+        self._readers.close()
         train = self.job.train
-        just_done = train.evaluate_every is not None and self.step % train.evaluate_every == 0
+        just_done = train.evaluate_every is not None and last % train.evaluate_every == 0
         if train.evaluate_at_end and not result.stopped and not just_done:
             result.evaluation = self.evaluate()
-        if self.saver is not None:
-            self.saver.finish(must_succeed=result.stopped)
-
-    def _close_readers(self) -> None:
-        for reader in self._readers:
-            reader.close()
-        self._readers.clear()
-
-    def dense_tensors(self) -> dict[str, np.ndarray]:
-        """Parameters of this rank's stage, by LAYER.PARAMETER."""
-        if self.dense is None:
-            return {}
-        named = self.dense.modules.named_parameters()
-        return {name: value.detach().cpu().numpy().copy() for name, value in named}
-
-    def table_rows(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Keys and vectors of this rank's shards."""
-        return {} if self.sparse is None else self.sparse.shards.all_rows()
+        if self._saver is not None:
+            self._saver.finish(must_succeed=result.stopped)
 
     def close(self) -> None:
-        """Give everything back."""
-        self._close_readers()
-        if self.saver is not None:
-            self.saver.close()
+        """End reading, saving and summing; all ranks call it, so none does after an error."""
+        self._readers.close()
+        if self._saver is not None:
+            self._saver.close()
         self.reducer.close()
-        self.world.free()

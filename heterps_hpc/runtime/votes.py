@@ -7,10 +7,43 @@ sparse rank has started batch t - staleness.
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
 import numpy as np
 from mpi4py import MPI
 
-GO_ON, SAVE, STOP = 0, 1, 2  # what a vote may ask for; the largest counts
+CONTINUE, SAVE, STOP = 0, 1, 2  # what a vote may ask for; the largest counts
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class StopFlag:
+    """Whether someone asked this rank to save and stop: Slurm, the launcher or Ctrl-C.
+
+    A signal only sets the flag; training votes by it between batches.
+    """
+
+    def __init__(self) -> None:
+        self.requested: signal.Signals | None = None
+
+    @contextmanager
+    def installed(self) -> Iterator[StopFlag]:
+        """Signals set the flag until the end of the block."""
+        before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.requested = signal.Signals(number)
+        # A second Ctrl-C must end us even inside a library that never returns to Python, so it
+        # is left to the kernel; the launcher then ends all other ranks.
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Votes:

@@ -16,12 +16,13 @@ from mpi4py import MPI
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, newest
 from heterps_hpc.checkpoint.verify import verify
+from heterps_hpc.dataset import Dataset
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.signals import StopFlag
+from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.state.begin import begin
 from heterps_hpc.runtime.state.saver import Saver
-from heterps_hpc.runtime.training import Trainer
-from heterps_hpc.runtime.votes import GO_ON, STOP
+from heterps_hpc.runtime.training import Training
+from heterps_hpc.runtime.votes import CONTINUE, STOP, StopFlag
 from tests.equivalence.cases import MODELS, Case
 from tests.faults.runs import different_bits, different_numbers, learned, make_run
 
@@ -32,7 +33,7 @@ LIMIT = {"float32": 1e-5, "float64": 1e-10}
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A job that is stopped before step `stop` and goes on, under its own and other layouts."""
+    """A job that is stopped before step `stop` and continues, under its own and other layouts."""
 
     name: str
     case: Case
@@ -49,7 +50,7 @@ COUNTING = {
     "evict_every": 2,
     "track_changes": True,
 }
-TIERS = {"hot_bytes": 6 << 9, "spill_dir": "spill"}  # beside the run directory
+TIERS = {"hot_bytes": 6 << 9, "spill_dir": "spill"}  # alongside the run directory
 
 JOBS = [
     Interrupted(
@@ -120,7 +121,7 @@ class StopBefore(Saver):
     stop_before = 1 << 60
 
     def vote(self, step: int) -> int:
-        return STOP if step + self._trainer.votes.lag >= self.stop_before else GO_ON
+        return STOP if step >= self.stop_before else CONTINUE
 
 
 def train(job: Interrupted, data: Path, path: Path, layout: str, stop: int | None) -> int:
@@ -133,18 +134,19 @@ def train(job: Interrupted, data: Path, path: Path, layout: str, stop: int | Non
     run = make_run(
         path, data, job.case, layout, steps=STEPS, every_steps=None, train={"tables": tables}
     )
-    trainer = Trainer(comm, run.job, run.layout, RunDir(path))
-    begin(trainer, RunDir(path))
-    saver = StopBefore(trainer, RunDir(path), StopFlag())
-    trainer.saver = saver
+    rank = Rank(comm, run.job, run.layout, Dataset.open(run.job.data.train))
+    begin(rank, RunDir(path))
+    saver = StopBefore(rank, RunDir(path), StopFlag())
     if stop is not None:
         saver.stop_before = stop
-    trainer.run()
-    if "hot_bytes" in tables and trainer.sparse is not None:
-        held = trainer.sparse.shards.tables.values()
+    training = Training(rank, RunDir(path), saver=saver)
+    training.run()
+    if "hot_bytes" in tables and rank.tables is not None:
+        held = rank.tables.tables.values()
         assert sum(table.stats()["cold"] for table in held), "no row went cold"
-    trainer.close()
-    return trainer.step
+    training.close()
+    rank.close()
+    return rank.step
 
 
 def check(job: Interrupted, data: Path, out: Path) -> list[str]:
@@ -182,10 +184,12 @@ def check_warm(data: Path, out: Path) -> list[str]:
     case = Case("ctrdnn", "2+1", 1, 1, "float32", "adam")
     few = {**MODELS["ctrdnn"], "slots": ["user", "tags"]}
     before = make_run(out / "before", data, case, steps=3, every_steps=None, model=few)
-    trainer = Trainer(comm, before.job, before.layout, before.directory)
-    trainer.saver = Saver(trainer, before.directory, StopFlag())
-    trainer.run()
-    trainer.close()
+    rank = Rank(comm, before.job, before.layout, Dataset.open(before.job.data.train))
+    saver = Saver(rank, before.directory, StopFlag())
+    training = Training(rank, before.directory, saver=saver)
+    training.run()
+    training.close()
+    rank.close()
     after = make_run(
         out / "after",
         data,
@@ -194,10 +198,10 @@ def check_warm(data: Path, out: Path) -> list[str]:
         every_steps=None,
         train={"init_from": str(before.directory.path), "seed": 77},
     )
-    trainer = Trainer(comm, after.job, after.layout, after.directory)
-    begin(trainer, after.directory)
-    parts = comm.gather((trainer.table_rows(), trainer.dense_tensors()))
-    trainer.close()
+    rank = Rank(comm, after.job, after.layout, Dataset.open(after.job.data.train))
+    begin(rank, after.directory)
+    parts = comm.gather((rank.table_rows(), rank.dense_tensors()))
+    rank.close()
     if parts is None:
         return []
     got: dict[str, Any] = {}

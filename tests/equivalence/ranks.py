@@ -13,7 +13,8 @@ from typing import Any
 from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.runtime.training import Trainer
+from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.training import Training
 from tests.equivalence.cases import Case, make_job, make_layout, make_model
 from tests.equivalence.compare import merge_ranks, save
 from tests.equivalence.oracle import Learned
@@ -22,18 +23,21 @@ from tests.equivalence.oracle import Learned
 def run_case(comm: Any, case: Case, data: Path) -> Learned | None:
     """Train a case on the ranks of `comm`; the result is on rank 0."""
     job = make_job(case, data)
-    model = make_model(job, Dataset.open(job.data.train).manifest)
-    trainer = Trainer(comm, job, make_layout(case, job, model))
+    dataset = Dataset.open(job.data.train)
+    model = make_model(job, dataset.manifest)
+    rank = Rank(comm, job, make_layout(case, job, model), dataset)
+    training = Training(rank)
     try:
-        result = trainer.run()
+        result = training.run()
         part = {
             "losses": result.losses,
-            "dense": trainer.dense_tensors(),
-            "rows": trainer.table_rows(),
+            "dense": rank.dense_tensors(),
+            "rows": rank.table_rows(),
             "evaluation": result.evaluation,
         }
     finally:
-        trainer.close()
+        training.close()
+        rank.close()
     parts = comm.gather(part)
     return None if parts is None else merge_ranks(parts)
 

@@ -23,15 +23,16 @@ from mpi4py import MPI
 
 from heterps_hpc.checkpoint import store
 from heterps_hpc.runtime import rank_main
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.state import saver
-from heterps_hpc.runtime.training import Trainer
+from heterps_hpc.runtime.training import Training
 
 FAULT = json.loads(os.environ.get("HETERPS_FAULT", "{}"))
 PLACES: dict[str, tuple[Any, str]] = {
-    "phase": (Stopwatch, "begin"),
-    "step": (Trainer, "_one_step"),
-    "capture": (saver, "capture"),
+    "phase": (PhaseTimer, "begin"),
+    "step": (Training, "_one_step"),
+    "capture": (Rank, "capture"),
     "write": (os, "pwrite"),
     "fsync": (os, "fsync"),
     "rename": (pathlib.Path, "replace"),

@@ -8,7 +8,6 @@ import pytest
 
 from heterps_hpc.runtime.health.preflight_checks import (
     Facts,
-    device_index,
     expand_nodes,
     problems,
     world_problem,
@@ -84,11 +83,11 @@ def test_ranks_that_see_the_same_devices_take_turns() -> None:
     shared = [Facts(rank=r, component=0, node="g1", devices=("a", "b")) for r in range(2)]
     bound = [Facts(rank=r, component=0, node="g1", devices=("ab"[r],)) for r in range(2)]
     blind = [Facts(rank=r, component=0, node="g1") for r in range(2)]
-    assert [device_index(shared, rank) for rank in range(2)] == [0, 1]
-    assert [device_index(bound, rank) for rank in range(2)] == [0, 0]
+    crowded = [Facts(rank=r, component=0, node="g1", devices=("a",)) for r in range(2)]
     assert problems(shared, layout) == []
     assert problems(bound, layout) == []
-    assert "would take CUDA device 0 but sees 0" in problems(blind, layout)[0]
+    assert "would take cuda device 0 of g1 but sees 0" in problems(blind, layout)[0]
+    assert "would take cuda device 1 of g1 but sees 1" in problems(crowded, layout)[0]
 
 
 def test_worlds_of_one_rank_are_explained_in_one_line() -> None:

@@ -1,40 +1,68 @@
 """Every second of a step belongs to one layer at most, however micro-batches alternate."""
 
 import time
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
+from torch import nn
 
-from heterps_hpc.runtime.measure.layer_timer import LayerTimes
+from heterps_hpc.config import Job
+from heterps_hpc.model import LOSS, SCORE, Lookup, Model, TableSpec, dense, embedding
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.measure.layer_timer import StepTimes
+from heterps_hpc.runtime.stage import StageModules
 
 SLOW_FORWARD = 0.05
 
 
-class SlowStage:
-    """One layer whose forward sleeps and whose backward takes no time."""
+class Slow(nn.Module):
+    """A layer whose forward sleeps and whose backward takes no time."""
 
-    layers = (SimpleNamespace(name="fc", writes=("y",)),)
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
 
-    def run(self, tensors: dict[str, torch.Tensor]) -> Iterator[str]:
+    def forward(self, x: torch.Tensor) -> Any:
         time.sleep(SLOW_FORWARD)
-        tensors["y"] = tensors["x"] * 2
-        yield "fc"
+        score = (x * self.weight).sum(dim=1)
+        return score, score.square()
 
-    def backward(self, roots: Sequence[torch.Tensor], seeds: Sequence[Any]) -> None:
-        torch.autograd.backward(roots, seeds)
+
+def stage() -> StageModules:
+    model = Model(
+        "slow",
+        (
+            embedding("embedding", (Lookup("user", "user", "x"),)),
+            dense("fc", Slow, "x", f"{SCORE} {LOSS}"),
+        ),
+        (TableSpec("user", 2),),
+    )
+    job = Job.parse(
+        {
+            "name": "times",
+            "model": {"name": "ctrdnn"},
+            "data": {"train": "nowhere"},
+            "train": {"batch_size": 4},
+        },
+        "job",
+    )
+    return StageModules(model, ("fc",), job, torch.device("cpu"))
 
 
 def test_a_forward_pass_is_not_counted_to_the_backward_pass_before_it() -> None:
-    stage = SlowStage()
-    times = LayerTimes()
-    times.watch_modules(cast(Any, stage))
-    began = time.perf_counter()
-    for _ in range(3):
-        tensors = {"x": torch.ones(1, requires_grad=True)}
-        for _ in stage.run(tensors):
-            pass
-        stage.backward([tensors["y"].sum()], [None])
-    seconds = time.perf_counter() - began
-    assert 3 * SLOW_FORWARD <= times.seconds["fc"] <= seconds
+    modules = stage()
+    times = modules.observer = StepTimes({}, PhaseTimer(), measured_from=1)
+    took = []
+    for step in range(3):
+        times.step_begins(step)
+        began = time.perf_counter()
+        for _ in range(3):
+            tensors = {"x": torch.ones(1, 2, requires_grad=True)}
+            for _ in modules.run(tensors):
+                pass
+            modules.backward([tensors[LOSS].sum()], [None])
+        took.append(time.perf_counter() - began)
+        times.step_ends(step)
+    assert len(times.steps) == 2  # not the first: it is the warm-up
+    for layers, seconds in zip(times.layers, took[1:], strict=True):
+        assert 3 * SLOW_FORWARD <= layers["fc"] <= seconds

@@ -8,28 +8,18 @@ from typing import Any
 
 from heterps_hpc.core import SideBySide
 from heterps_hpc.runtime.measure.layer_timer import LayerTimes
+from heterps_hpc.runtime.tables import TableShards
 
 SECONDS = 0.05
 
 
-class SlowTable:
-    """A table whose pulls and pushes take a known time."""
-
-    def pull(self) -> None:
-        time.sleep(SECONDS)
-
-    def push(self) -> None:
-        time.sleep(SECONDS)
-
-
 def test_tables_at_once_count_as_long_as_they_keep_the_step_waiting() -> None:
+    times = LayerTimes(dict.fromkeys("abcd", "embedding"))
     shards: Any = SimpleNamespace(
-        tables={name: SlowTable() for name in "abcd"}, side_by_side=SideBySide(2)
+        tables=dict.fromkeys("abcd"), side_by_side=SideBySide(2), observer=times
     )
-    times = LayerTimes()
-    times.watch_tables(shards, dict.fromkeys("abcd", "embedding"))
     began = time.perf_counter()
-    shards.side_by_side.each(lambda table: table.pull(), shards.tables.values())
-    shards.side_by_side.each(lambda table: table.push(), shards.tables.values())
+    for _ in ("pull", "push"):
+        TableShards.each_table(shards, lambda table: time.sleep(SECONDS))
     took = time.perf_counter() - began
     assert 4 * SECONDS <= times.seconds["embedding"] <= took + SECONDS

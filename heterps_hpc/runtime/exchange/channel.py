@@ -1,104 +1,297 @@
-"""Buffers of a route at its batch-parallel end, and the copies between messages and tensors."""
+"""Channels: how rows, activations and their gradients get from one rank to another.
+
+A channel is one direction between this rank and one peer, for one kind of message. Its two ends,
+`Sender` and `Receiver`, own everything that the two ranks must agree on: which columns and rows
+of which tensors, their type in messages, how gradients are scaled to fit into it, and the buffers.
+Where a tensor's own memory already is the message, it is sent or received without a copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from heterps_hpc.config import TrainSpec
 from heterps_hpc.row_ranges import Range
-from heterps_hpc.runtime.exchange.routes import Piece, Route
-from heterps_hpc.runtime.exchange.transport import Arrival, Exchange, Lane, LocalArrival
+from heterps_hpc.runtime.exchange.routes import ColumnSlice, End, Route, message_rows
+from heterps_hpc.runtime.exchange.transport import Arrival, Exchange, LocalArrival, MessageKind
+
+POOLED = "pooled rows"  # the one tensor at the end where tables are
+
+_SHORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Share:
-    """The rows of one micro-batch that travel on a route: within the replica's own rows."""
+class Wire:
+    """The type of numbers in messages."""
 
-    first: int
-    last: int
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self.last - self.first
+    dtype: torch.dtype
+    # The gradient of a mean over B samples is about 1/B of a sample's own, which for common B is
+    # among float16's subnormal numbers. A power of two near B loses no digit on the way.
+    gradient_scale: float = 1.0
 
 
-class Ring:
-    """Host buffers for the messages of one route: so many batches, micro-batches end to end."""
+def make_wire(train: TrainSpec) -> Wire:
+    """The wire of a job; `wire: float32` means that messages carry what is in memory."""
+    if train.wire in _SHORT:
+        scale = 2.0 ** (train.batch_size.bit_length() - 1) if train.wire == "float16" else 1.0
+        return Wire(_SHORT[train.wire], scale)
+    return Wire(getattr(torch, train.dtype))
 
-    def __init__(self, depth: int, max_rows: int, width: int, dtype: torch.dtype, pin: bool):
-        self._buffers = [
-            torch.empty(max_rows, width, dtype=dtype, pin_memory=pin) for _ in range(depth)
+
+class Channels:
+    """Makes the ends of a rank's channels; knows what all of them have in common."""
+
+    def __init__(self, exchange: Exchange, train: TrainSpec, device: torch.device) -> None:
+        self.exchange = exchange
+        self.wire = make_wire(train)
+        self.batch_size = train.batch_size
+        self.num_micro_batches = train.micro_batches
+        self.device = device
+
+    def sender(self, kind: MessageKind, route: Route, num_batches: int) -> Sender:
+        """This rank's end of a channel that it sends on."""
+        here, there = (route.source, route.target) if kind.is_forward else _reverse(route)
+        return Sender(self, kind, here, there, route, num_batches)
+
+    def receiver(
+        self,
+        kind: MessageKind,
+        route: Route,
+        num_batches: int,
+        landing: torch.Tensor | None = None,
+    ) -> Receiver:
+        """This rank's end of a channel that it receives on; `landing`: straight into a matrix."""
+        here, there = _reverse(route) if kind.is_forward else (route.source, route.target)
+        return Receiver(self, kind, here, there, route, num_batches, landing)
+
+
+def _reverse(route: Route) -> tuple[End, End]:
+    return route.target, route.source
+
+
+class _Channel:
+    """What both ends have: rows, columns, type and scale, and a ring of buffers."""
+
+    def __init__(
+        self,
+        common: Channels,
+        kind: MessageKind,
+        here: End,
+        there: End,
+        route: Route,
+        num_batches: int,
+    ) -> None:
+        self.kind = kind
+        self.peer = there.rank
+        self.dtype = common.wire.dtype
+        self.scale = 1.0 if kind.is_forward else common.wire.gradient_scale
+        self.slices = route.slices
+        if here.has_whole_batch:
+            self.slices = (ColumnSlice(POOLED, 0, 0, route.width),)
+        self._width = route.width
+        self._here, self._there = here, there
+        self._exchange = common.exchange
+        self._device = common.device
+        self._num_micro_batches = common.num_micro_batches
+        self._num_batches = num_batches
+        batch = (common.batch_size, common.num_micro_batches)
+        self._max_rows = min(
+            sum(last - first for first, last in end.rows(*batch)) for end in (here, there)
+        )
+        self._known_rows: dict[int, list[Range]] = {}
+        self._ring: list[torch.Tensor] = []
+
+    def rows(self, num_rows: int) -> list[Range]:
+        """The rows of each micro-batch's message, in the tensors at this end."""
+        if num_rows not in self._known_rows:
+            self._known_rows[num_rows] = message_rows(
+                self._here, self._there, num_rows, self._num_micro_batches
+            )
+        return self._known_rows[num_rows]
+
+    def _make_ring(self) -> None:
+        pin = self._device.type != "cpu"
+        self._ring = [
+            torch.empty(self._max_rows, self._width, dtype=self.dtype, pin_memory=pin)
+            for _ in range(self._num_batches)
         ]
 
-    def blocks(self, batch: int, counts: Sequence[int]) -> list[torch.Tensor]:
-        """One block of rows per micro-batch."""
-        buffer = self._buffers[batch % len(self._buffers)]
+    def _blocks(self, batch: int, num_rows: int) -> list[torch.Tensor]:
+        """Host memory for the messages of a batch, end to end."""
+        buffer = self._ring[batch % self._num_batches]
         blocks = []
         first = 0
-        for count in counts:
-            blocks.append(buffer[first : first + count])
-            first += count
+        for low, high in self.rows(num_rows):
+            blocks.append(buffer[first : first + high - low])
+            first += high - low
         return blocks
 
 
-class Inlet:
-    """Where messages of one route arrive."""
+class Sender(_Channel):
+    """The sending end. Buffers of a batch are used again `num_batches` later."""
 
-    def __init__(self, exchange: Exchange, lane: Lane, peer: int, ring: Ring) -> None:
-        self._exchange = exchange
-        self.lane = lane
-        self._peer = peer
-        self._ring = ring
-        self._arrivals: dict[tuple[int, int], Arrival | LocalArrival] = {}
+    def send(
+        self, batch: int, num_rows: int, micro_batch: int, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Start to send the rows of a micro-batch; `tensors` are matrices, one row per sample."""
+        first, last = self.rows(num_rows)[micro_batch]
+        if first == last:
+            return
+        message = self._by_reference(tensors, first, last)
+        if message is None:
+            if not self._ring:
+                self._make_ring()
+            message = self._blocks(batch, num_rows)[micro_batch]
+            self._pack(tensors, first, last, message)
+        self._exchange.send(self.kind, self.peer, batch, message)
 
-    def post(self, batch: int, counts: Sequence[int]) -> None:
+    def _by_reference(
+        self, tensors: Mapping[str, torch.Tensor], first: int, last: int
+    ) -> torch.Tensor | None:
+        """A tensor's own memory, if it already is the message."""
+        only = self.slices[0]
+        tensor = tensors[only.tensor]
+        if len(self.slices) > 1 or tensor.dtype != self.dtype or tensor.device.type != "cpu":
+            return None
+        # True while float16, the one type that needs a scale, is a type of messages only: the
+        # tensors of a stage are float32 or float64, so equal types mean an unscaled wire.
+        assert self.scale == 1.0, f"{self.dtype} in memory needs gradients scaled by {self.scale}"
+        column = only.tensor_column
+        rows = tensor[first:last, column : column + only.width]
+        # a message to this rank itself is copied by its receiver: no need to do so twice
+        if rows.is_contiguous() or self._exchange.is_local(self.peer):
+            return rows
+        return None
+
+    def _pack(
+        self, tensors: Mapping[str, torch.Tensor], first: int, last: int, message: torch.Tensor
+    ) -> None:
+        for each in self.slices:
+            column = each.tensor_column
+            source = tensors[each.tensor][first:last, column : column + each.width]
+            target = message[:, each.message_column : each.message_column + each.width]
+            target.copy_(source if self.scale == 1.0 else source * self.scale)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that has arrived."""
+
+    data: torch.Tensor
+    slices: tuple[ColumnSlice, ...]
+    rows: Range  # in the tensors at the receiving end
+    scale: float
+
+    def has(self, tensor: str) -> bool:
+        """Whether it carries columns of a tensor."""
+        return any(each.tensor == tensor for each in self.slices)
+
+    def is_all_of(self, tensor: str, num_rows: int, width: int) -> bool:
+        """Whether it is exactly that tensor: then nothing need be copied."""
+        first = self.slices[0]
+        return (
+            len(self.slices) == 1
+            and (first.tensor, first.width, first.adds) == (tensor, width, False)
+            and self.rows == (0, num_rows)
+            and self.scale == 1.0
+        )
+
+    def copy_to(self, tensor: str, out: torch.Tensor) -> None:
+        """Copy its columns of a tensor into that tensor; parts of a sum are added."""
+        for each in self.slices:
+            if each.tensor == tensor and each.adds:
+                self._add(each, out)
+            elif each.tensor == tensor:
+                source, target = self._columns(each, out)
+                target.copy_(source)
+                if self.scale != 1.0:
+                    target.mul_(1.0 / self.scale)
+
+    def add_to(self, tensor: str, out: torch.Tensor) -> None:
+        """Add its columns of a tensor to that tensor."""
+        for each in self.slices:
+            if each.tensor == tensor:
+                self._add(each, out)
+
+    def _add(self, each: ColumnSlice, out: torch.Tensor) -> None:
+        source, target = self._columns(each, out)
+        target.add_(source, alpha=1.0 / self.scale)
+
+    def _columns(self, each: ColumnSlice, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        source = self.data[:, each.message_column : each.message_column + each.width]
+        target = out[slice(*self.rows), each.tensor_column : each.tensor_column + each.width]
+        return source, target
+
+
+class Receiver(_Channel):
+    """The receiving end. Receives are posted before the messages are sent."""
+
+    def __init__(
+        self,
+        common: Channels,
+        kind: MessageKind,
+        here: End,
+        there: End,
+        route: Route,
+        num_batches: int,
+        landing: torch.Tensor | None,
+    ) -> None:
+        super().__init__(common, kind, here, there, route, num_batches)
+        # of another type than messages, a matrix cannot be received into
+        self._landing = landing
+        self._in_place = landing is not None and landing.dtype == self.dtype
+        self._posted: dict[tuple[int, int], tuple[torch.Tensor, Arrival | LocalArrival]] = {}
+        if not self._in_place:
+            self._make_ring()
+
+    def post(self, batch: int, num_rows: int) -> None:
         """Expect all messages of a batch; empty ones are never sent."""
-        for micro_batch, block in enumerate(self._ring.blocks(batch, counts)):
-            if counts[micro_batch]:
-                arrival = self._exchange.post(self.lane, self._peer, block)
-                self._arrivals[batch, micro_batch] = arrival
-
-    def take(self, batch: int, micro_batch: int) -> torch.Tensor:
-        """The message, once it is here."""
-        return self._arrivals.pop((batch, micro_batch)).wait()
-
-
-def is_whole(route: Route, shapes_width: int, rows: Range, share: Share) -> bool:
-    """Whether one message is exactly one tensor: then it needs no copy."""
-    return (
-        len(route.pieces) == 1
-        and route.pieces[0].width == route.width == shapes_width
-        and not route.pieces[0].adds
-        and (share.first, share.last) == rows
-    )
-
-
-def unpack(message: torch.Tensor, pieces: Sequence[Piece], tensor: str, out: torch.Tensor) -> None:
-    """Copy (or add) a message's columns of one tensor into that tensor."""
-    for piece in pieces:
-        if piece.tensor != tensor:
-            continue
-        source = message[:, piece.message_column : piece.message_column + piece.width]
-        target = out[:, piece.tensor_column : piece.tensor_column + piece.width]
-        if piece.adds:
-            target.add_(source)
+        rows = self.rows(num_rows)
+        if self._in_place:
+            assert self._landing is not None
+            blocks = [self._landing[first:last] for first, last in rows]
         else:
-            target.copy_(source)
+            blocks = self._blocks(batch, num_rows)
+        for micro_batch, ((first, last), block) in enumerate(zip(rows, blocks, strict=True)):
+            if first < last:
+                arrival = self._exchange.post(self.kind, self.peer, block)
+                self._posted[batch, micro_batch] = (block, arrival)
+
+    def take(self, batch: int, num_rows: int, micro_batch: int) -> Message | None:
+        """The message, once it is here; none if the two ranks share no row of the micro-batch."""
+        if (batch, micro_batch) not in self._posted:
+            return None
+        _, arrival = self._posted.pop((batch, micro_batch))
+        data = arrival.wait()
+        if self._device.type != "cpu":
+            data = data.to(self._device, non_blocking=True)
+        return Message(data, self.slices, self.rows(num_rows)[micro_batch], self.scale)
+
+    def land(self, batch: int, num_rows: int) -> None:
+        """Wait until all messages of a batch are in the landing matrix."""
+        assert self._landing is not None
+        for micro_batch, rows in enumerate(self.rows(num_rows)):
+            if (batch, micro_batch) not in self._posted:
+                continue
+            block, arrival = self._posted.pop((batch, micro_batch))
+            data = arrival.wait()
+            if not self._in_place or data is not block:  # by reference, from this rank itself
+                Message(data, self.slices, rows, self.scale).copy_to(POOLED, self._landing)
 
 
-def pack(
-    tensors: dict[str, torch.Tensor],
-    pieces: Sequence[Piece],
-    share: Share,
-    out: torch.Tensor,
-    scale: float = 1.0,
-) -> None:
-    """Copy columns of tensors, times a factor, into a message."""
-    for piece in pieces:
-        source = tensors[piece.tensor][share.first : share.last]
-        columns = source[:, piece.tensor_column : piece.tensor_column + piece.width]
-        target = out[:, piece.message_column : piece.message_column + piece.width]
-        target.copy_(columns if scale == 1.0 else columns * scale)
+def join(
+    tensor: str, num_rows: int, width: int, messages: Sequence[Message], like: torch.Tensor
+) -> torch.Tensor:
+    """A tensor of the type and on the device of `like` from the messages that have parts of it."""
+    parts = [message for message in messages if message.has(tensor)]
+    if len(parts) == 1 and parts[0].is_all_of(tensor, num_rows, width):
+        data = parts[0].data
+        return data.detach() if data.dtype == like.dtype else data.to(like.dtype)
+    adds = any(each.adds for message in parts for each in message.slices)
+    value = (like.new_zeros if adds else like.new_empty)((num_rows, width))
+    for message in parts:
+        message.copy_to(tensor, value)
+    return value

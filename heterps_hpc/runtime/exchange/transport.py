@@ -1,6 +1,6 @@
 """The transport between ranks: non-blocking messages on buffers that their owners keep.
 
-Messages of one lane between two ranks arrive in the order they were sent, so no micro-batch
+Messages of one kind between two ranks arrive in the order they were sent, so no micro-batch
 numbers travel. A rank's messages to itself are handed over by reference.
 """
 
@@ -19,7 +19,7 @@ _SPIN_SECONDS = 2e-4  # a message that is about to come is worth a spin
 _NAP_SECONDS = 5e-5  # longer waits leave the core to the reader's thread and to other ranks
 
 
-class Lane(IntEnum):
+class MessageKind(IntEnum):
     """What a message carries; the MPI tag."""
 
     ROWS = 1
@@ -27,22 +27,32 @@ class Lane(IntEnum):
     ACTIVATIONS = 3
     ACTIVATION_GRADIENTS = 4
 
+    @property
+    def is_forward(self) -> bool:
+        """Whether it travels from a route's source to its target, not back."""
+        return self in (MessageKind.ROWS, MessageKind.ACTIVATIONS)
+
 
 class Arrival:
     """A message that was posted and will come."""
 
     def __init__(
-        self, exchange: Exchange, lane: Lane, peer: int, data: torch.Tensor, request: MPI.Request
+        self,
+        exchange: Exchange,
+        kind: MessageKind,
+        peer: int,
+        data: torch.Tensor,
+        request: MPI.Request,
     ) -> None:
         self._exchange = exchange
-        self._lane = lane
+        self._kind = kind
         self._peer = peer
         self._data = data
         self._request = request
 
     def wait(self) -> torch.Tensor:
         """The data, once it is here."""
-        self._exchange.wait_for(self._request, self._lane, self._peer)
+        self._exchange.wait_for(self._request, self._kind, self._peer)
         return self._data
 
 
@@ -63,57 +73,63 @@ class Exchange:
     def __init__(
         self,
         comm: MPI.Intracomm,
-        on_wait: Callable[[Lane, int], None] = lambda lane, peer: None,
+        on_wait: Callable[[MessageKind, int], None] = lambda kind, peer: None,
     ) -> None:
         self._comm = comm
         self._on_wait = on_wait
-        self._local: dict[Lane, deque[torch.Tensor]] = {lane: deque() for lane in Lane}
-        self._sends: dict[tuple[Lane, int], list[tuple[int, MPI.Request]]] = {}
-        self.bytes_sent: Counter[tuple[Lane, int]] = Counter()
-        self.messages_sent: Counter[tuple[Lane, int]] = Counter()
-        self.seconds_waited: defaultdict[Lane, float] = defaultdict(float)
+        self._local: dict[MessageKind, deque[torch.Tensor]] = {
+            kind: deque() for kind in MessageKind
+        }
+        self._sends: dict[tuple[MessageKind, int], list[tuple[int, MPI.Request]]] = {}
+        self.bytes_sent: Counter[tuple[MessageKind, int]] = Counter()
+        self.messages_sent: Counter[tuple[MessageKind, int]] = Counter()
+        self.seconds_waited: defaultdict[MessageKind, float] = defaultdict(float)
 
-    def send(self, lane: Lane, peer: int, batch: int, data: torch.Tensor) -> None:
-        """Start to send; the owner keeps `data` unchanged until `settle(lane, batch)`."""
+    def is_local(self, peer: int) -> bool:
+        """Whether a peer is this rank itself."""
+        return bool(peer == self._comm.rank)
+
+    def send(self, kind: MessageKind, peer: int, batch: int, data: torch.Tensor) -> None:
+        """Start to send; the owner keeps `data` unchanged until `settle(kind, batch)`."""
         if peer == self._comm.rank:
-            self._local[lane].append(data)
+            self._local[kind].append(data)
             return
-        request = self._comm.Isend([_bytes_of(data), MPI.BYTE], peer, int(lane))
-        self._sends.setdefault((lane, batch), []).append((peer, request))
-        self.bytes_sent[lane, peer] += data.numel() * data.element_size()
-        self.messages_sent[lane, peer] += 1
+        request = self._comm.Isend([_bytes_of(data), MPI.BYTE], peer, int(kind))
+        self._sends.setdefault((kind, batch), []).append((peer, request))
+        self.bytes_sent[kind, peer] += data.numel() * data.element_size()
+        self.messages_sent[kind, peer] += 1
 
-    def settle(self, lane: Lane, batch: int) -> None:
+    def settle(self, kind: MessageKind, batch: int) -> None:
         """Wait until all sends of a batch are done and their buffers free again."""
-        for peer, request in self._sends.pop((lane, batch), ()):
-            self.wait_for(request, lane, peer)
+        for peer, request in self._sends.pop((kind, batch), ()):
+            self.wait_for(request, kind, peer)
 
     def settle_all(self) -> None:
         """Wait until every send is done."""
-        for lane, batch in list(self._sends):
-            self.settle(lane, batch)
+        for kind, batch in list(self._sends):
+            self.settle(kind, batch)
 
-    def post(self, lane: Lane, peer: int, data: torch.Tensor) -> Arrival | LocalArrival:
-        """Expect the next message of that lane from that peer in `data`."""
+    def post(self, kind: MessageKind, peer: int, data: torch.Tensor) -> Arrival | LocalArrival:
+        """Expect the next message of that kind from that peer in `data`."""
         if peer == self._comm.rank:
-            return LocalArrival(self._local[lane])
-        request = self._comm.Irecv([_bytes_of(data), MPI.BYTE], peer, int(lane))
-        return Arrival(self, lane, peer, data, request)
+            return LocalArrival(self._local[kind])
+        request = self._comm.Irecv([_bytes_of(data), MPI.BYTE], peer, int(kind))
+        return Arrival(self, kind, peer, data, request)
 
     def poke(self) -> None:
-        """Let MPI move data of messages under way; cheap, called between layers."""
+        """Let MPI move data of messages in flight; cheap, called between layers."""
         self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
-    def wait_for(self, request: MPI.Request, lane: Lane, peer: int) -> None:
+    def wait_for(self, request: MPI.Request, kind: MessageKind, peer: int) -> None:
         """Wait without holding a core for long."""
         if request.Test():
             return
-        self._on_wait(lane, peer)
+        self._on_wait(kind, peer)
         started = time.perf_counter()
         while not request.Test():
             if time.perf_counter() - started > _SPIN_SECONDS:
                 time.sleep(_NAP_SECONDS)
-        self.seconds_waited[lane] += time.perf_counter() - started
+        self.seconds_waited[kind] += time.perf_counter() - started
 
 
 def _bytes_of(data: torch.Tensor) -> np.ndarray:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from heterps_hpc.heartbeats import Beat, NodeBeats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.validation import write_atomically
 
 _SLOT = np.dtype(
@@ -59,7 +59,7 @@ class Hearts:
         mine["rank"], mine["pid"], mine["count"] = comm.rank, os.getpid(), -1
         mine["at"] = mine["since"] = time.time()
 
-    def beat(self, watch: Stopwatch) -> float:
+    def beat(self, watch: PhaseTimer) -> float:
         """Say that we live and what we do; returns since when nothing has changed."""
         mine = self._slots[self._index]
         now = time.time()

@@ -7,23 +7,27 @@ from collections import defaultdict
 from types import TracebackType
 from typing import Any
 
+from heterps_hpc.phases import Phase
 
-class Stopwatch:
+
+class PhaseTimer:
     """Adds up seconds per phase; phases may nest, and then each counts only its own time."""
 
     def __init__(self, rank: int = 0, traced_steps: range = range(0)) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.seconds: defaultdict[Phase, float] = defaultdict(float)
         self.events: list[dict[str, Any]] = []  # Chrome's trace format
         self.step = 0
-        self.current = "start"
-        self.count = 0  # grows with everything that happens: a watch sees that we get on
+        self.current = Phase.START
+        self.count = (
+            0  # grows with everything that happens: the watchdog sees that we make progress
+        )
         self.peer: int | None = None  # the rank that the current phase waits for
         self._rank = rank
         self._origin = time.perf_counter()
         self._traced_steps = traced_steps
-        self._stack: list[tuple[str, float, float]] = []  # phase, began, seconds of inner phases
+        self._stack: list[tuple[Phase, float, float]] = []  # phase, began, seconds of inner phases
 
-    def phase(self, name: str) -> _Phase:
+    def phase(self, name: Phase) -> _Phase:
         """A context in which time counts for that phase."""
         return _Phase(self, name)
 
@@ -32,7 +36,7 @@ class Stopwatch:
         self.seconds.clear()
         self._origin = time.perf_counter()
 
-    def begin(self, name: str) -> None:
+    def begin(self, name: Phase) -> None:
         """Start a phase."""
         self.current = name
         self.count += 1
@@ -40,11 +44,11 @@ class Stopwatch:
         self._stack.append((name, time.perf_counter(), 0.0))
 
     def tick(self) -> None:
-        """Long work got on by a piece."""
+        """Long work made progress."""
         self.count += 1
 
     def waits_for(self, peer: int) -> None:
-        """The current phase cannot go on without that rank."""
+        """The current phase cannot continue without that rank."""
         self.peer = peer
 
     def end(self) -> None:
@@ -75,14 +79,14 @@ class Stopwatch:
 class _Phase:
     """Context manager of one phase; a class, because a generator costs several times as much."""
 
-    __slots__ = ("_name", "_watch")
+    __slots__ = ("_name", "_timer")
 
-    def __init__(self, watch: Stopwatch, name: str) -> None:
-        self._watch = watch
+    def __init__(self, timer: PhaseTimer, name: Phase) -> None:
+        self._timer = timer
         self._name = name
 
     def __enter__(self) -> None:
-        self._watch.begin(self._name)
+        self._timer.begin(self._name)
 
     def __exit__(
         self,
@@ -90,4 +94,4 @@ class _Phase:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._watch.end()
+        self._timer.end()

@@ -1,4 +1,4 @@
-"""A ping across every pair of components: does the network between the pools carry us at all?
+"""A ping between two ranks: how fast is the link, and does it carry us at all?
 
 Posted and polled with a time limit, because a firewall between partitions shows itself as silence.
 """
@@ -14,10 +14,10 @@ from mpi4py import MPI
 from heterps_hpc.cluster import Link
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
+from heterps_hpc.profiling.measurement import LinkTime
 
 _LIMIT_SECONDS = 30.0
-_NUM_PINGS = 10
-_NUM_BLOCKS = 3
+_NUM_ROUNDS = 20
 _BLOCK_BYTES = 4 << 20
 
 
@@ -37,7 +37,7 @@ def ping_components(comm: MPI.Intracomm, layout: Layout) -> list[Link]:
         leads = comm.rank == a.first_rank
         peer = b.first_rank if leads else a.first_rank
         try:
-            latency, speed = _measure(comm, peer, leads=leads)
+            link = _measure(comm, peer, leads=leads)
         except _NoAnswer:
             raise UserError(
                 f"no answer within {_LIMIT_SECONDS:.0f} s from rank {peer} to rank {comm.rank}: "
@@ -45,21 +45,33 @@ def ping_components(comm: MPI.Intracomm, layout: Layout) -> list[Link]:
                 "firewalls, and choose the right interface for it in `site.environment`"
             ) from None
         if leads:
-            pools = (a.pool, b.pool)
-            links.append(
-                Link(pools=pools, latency_seconds=latency, bytes_per_second=speed, estimated=False)
-            )
+            links.append(Link(pools=(a.pool, b.pool), estimated=False, **link.model_dump()))
     return links
 
 
-def _measure(comm: MPI.Intracomm, peer: int, *, leads: bool) -> tuple[float, float]:
-    """Half a round trip in seconds, and bytes per second; both sides call it."""
+def ping_ends(comm: MPI.Intracomm) -> LinkTime | None:
+    """The link between the first and the last rank, known to all; None if there is only one."""
+    last = comm.size - 1
+    link = None
+    if last > 0 and comm.rank in (0, last):
+        link = _measure(comm, last - comm.rank, leads=comm.rank == 0)
+    known: LinkTime | None = comm.bcast(link)
+    return known
+
+
+def _measure(comm: MPI.Intracomm, peer: int, *, leads: bool) -> LinkTime:
+    """Latency and bandwidth to another rank; both sides call it."""
     small = np.zeros(8, dtype=np.uint8)
     large = np.zeros(_BLOCK_BYTES, dtype=np.uint8)
     _round_trip(comm, peer, small, leads)  # opens the connection
-    trips = [_round_trip(comm, peer, small, leads) for _ in range(_NUM_PINGS)]
-    blocks = [_round_trip(comm, peer, large, leads) for _ in range(_NUM_BLOCKS)]
-    return max(float(np.median(trips)) / 2, 1e-9), 2 * _BLOCK_BYTES / max(min(blocks), 1e-9)
+    latency, bulk = (
+        # the first quartile: the rest is scheduling, not the link
+        float(np.quantile([_round_trip(comm, peer, buffer, leads) for _ in range(rounds)], 0.25))
+        / 2
+        for buffer, rounds in ((small, _NUM_ROUNDS), (large, _NUM_ROUNDS))
+    )
+    rate = _BLOCK_BYTES / max(bulk - latency, 1e-9)
+    return LinkTime(latency_seconds=max(latency, 1e-9), bytes_per_second=rate)
 
 
 def _round_trip(comm: MPI.Intracomm, peer: int, buffer: np.ndarray, leads: bool) -> float:

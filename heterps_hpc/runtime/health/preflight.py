@@ -26,20 +26,17 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.device import node_name, visible_devices
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight_checks import (
     Facts,
-    device_index,
     expand_nodes,
     problems,
     world_problem,
 )
+from heterps_hpc.table_size import snapshot_share, table_bytes
 
 log = logging.getLogger(__name__)
-
-# Copies of a row's vector that the optimizer keeps beside it (row-wise Adagrad: one number).
-_STATE_VECTORS = {"sgd": 0.0, "adagrad_rowwise": 0.0, "adagrad": 1.0, "adam": 2.0}
-_ROW_OVERHEAD_BYTES = 32  # key, index entry, counters
 
 
 def preflight(
@@ -49,10 +46,7 @@ def preflight(
     component: int | None = None,
     run_dir: RunDir | None = None,
 ) -> list[Link]:
-    """Check everything, or raise the same UserError on every rank; the links as measured.
-
-    On a CUDA pool it also gives every rank of a node a device of its own.
-    """
+    """Check everything, or raise the same UserError on every rank; the links as measured."""
     library = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split())
     problem = world_problem(comm.size, layout.num_ranks, os.environ, library)
     if problem is not None:
@@ -66,8 +60,6 @@ def preflight(
     found = problems(facts, layout)
     if found:
         raise UserError("\n".join(found))
-    if facts[comm.rank].devices:
-        torch.cuda.set_device(device_index(facts, comm.rank))
     links = [link for part in comm.allgather(ping_components(comm, layout)) for link in part]
     for link in links:
         log.info(
@@ -89,16 +81,15 @@ def _facts(
     dataset = Dataset.open(job.data.train)
     model = build_model(job.model, dataset.manifest)
     layout.check_model(model)
-    needed = shard_bytes(layout, comm.rank, job, model, dataset)
+    rows = shard_bytes(layout, comm.rank, job, model, dataset)
     hot = job.train.tables.hot_bytes
-    spilled = 0 if hot is None else max(0, needed - hot)
+    in_memory = rows if hot is None else min(rows, hot)
     number = layout.ranks[comm.rank].component
-    on_cuda = layout.components[number].device == "cuda"
     spill_dir = job.train.tables.spill_dir
     return Facts(
         rank=comm.rank,
         component=component,
-        node=os.environ.get("SLURMD_NODENAME", platform.node()),
+        node=node_name(),
         allocated_nodes=_allocated_nodes(number),
         versions={
             "heterps_hpc": __version__,
@@ -108,45 +99,22 @@ def _facts(
             "MPI": library,
         },
         dataset=dataset.manifest.fingerprint(),
-        needed_bytes=needed - spilled,
+        needed_bytes=int(in_memory * (1 + snapshot_share(job))),
         free_bytes=psutil.virtual_memory().available,
-        spill_bytes=spilled,
+        spill_bytes=int(rows - in_memory),
         spill_free_bytes=0 if spill_dir is None else _free_disk(spill_dir),
-        devices=_devices() if on_cuda else (),
+        devices=visible_devices(layout.components[number].device),
     )
 
 
-def _devices() -> tuple[str, ...]:
-    count = torch.cuda.device_count()
-    return tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(count))
-
-
-def shard_bytes(layout: Layout, rank: int, job: Job, model: Model, dataset: Dataset) -> int:
-    """About how many bytes the rows of a rank's shards will fill when all keys have been seen."""
-    width = 8 if job.train.precision == "float64" else 4
-    state = _STATE_VECTORS[job.train.sparse.optimizer]
-    total = 0.0
-    for table, held in layout.ranks[rank].partitions().items():
-        row = model.table(table).dim * width * (1 + state) + _ROW_OVERHEAD_BYTES
-        share = len(held) / layout.num_partitions
-        total += _num_keys(table, job, model, dataset) * share * row
-    return int(total)
-
-
-def _num_keys(table: str, job: Job, model: Model, dataset: Dataset) -> float:
-    """Distinct keys that training can show to a table; drawn slots show those of their source."""
-    slots = {lookup.slot for lookup in model.lookups if lookup.table == table}
-    sources = {
-        slot if (negative := model.negative(slot)) is None else negative.source for slot in slots
-    }
-    num_keys = 0.0
-    for source in sources:
-        slot = dataset.manifest.slot(source)
-        seen = float("inf")
-        if job.train.steps is not None:
-            seen = job.train.steps * job.train.batch_size * max(1.0, slot.mean_keys)
-        num_keys += min(slot.cardinality, seen)
-    return num_keys
+def shard_bytes(layout: Layout, rank: int, job: Job, model: Model, dataset: Dataset) -> float:
+    """About how many bytes a rank's shards will fill when all keys have been seen."""
+    return sum(
+        table_bytes(model, table, job.train, dataset.manifest.slots)
+        * len(held)
+        / layout.num_partitions
+        for table, held in layout.ranks[rank].partitions().items()
+    )
 
 
 def _allocated_nodes(component: int) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from heterps_hpc.layout import Layout
+from heterps_hpc.runtime.device import CPU, Visible, device_problem
 
 # Where launchers tell a rank how many it is one of.
 SIZE_VARIABLES = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -33,7 +34,7 @@ class Facts:
     free_bytes: int = 0  # of memory, on its node
     spill_bytes: int = 0  # of disk, for rows that do not stay in memory
     spill_free_bytes: int = 0
-    devices: tuple[str, ...] = ()  # CUDA devices that it sees, by their own names
+    devices: tuple[str, ...] = ()  # accelerators that it sees, by their own names
 
 
 def world_problem(
@@ -131,25 +132,17 @@ def _difference(what: str, told: Sequence[tuple[Facts, str]]) -> str | None:
     )
 
 
-def device_index(facts: Sequence[Facts], rank: int) -> int:
-    """Which of the devices that a rank sees is its own: ranks that see the same ones take turns."""
-    mine = facts[rank]
-    before = (fact for fact in facts[:rank] if fact.node == mine.node)
-    return sum(fact.devices == mine.devices for fact in before)
-
-
 def device_problems(facts: Sequence[Facts], layout: Layout) -> list[str]:
-    """Ranks of CUDA pools that see too few devices for the ranks of their node."""
+    """Ranks of accelerator pools that see too few devices for the ranks of their node."""
+    visible = [Visible(fact.node, fact.devices) for fact in facts]
     found = []
     for fact in facts:
         component = layout.components[layout.ranks[fact.rank].component]
-        index = device_index(facts, fact.rank)
-        if component.device == "cuda" and index >= len(fact.devices):
-            found.append(
-                f"rank {fact.rank} of pool {component.pool!r} on {fact.node} would take CUDA "
-                f"device {index} but sees {len(fact.devices)}; ask for more GPUs "
-                "(`gpus_per_node`, `slurm.gres`), or install a CUDA build of torch"
-            )
+        if component.device == CPU:
+            continue
+        problem = device_problem(component.device, visible, fact.rank)
+        if problem is not None:
+            found.append(f"rank {fact.rank} of pool {component.pool!r} {problem}")
     return found[:1]
 
 

@@ -21,9 +21,9 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_beats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.ending import SECONDS_FOR_LAST_WORDS
 from heterps_hpc.runtime.health.heartbeat import Hearts
-from heterps_hpc.runtime.health.phase_timer import Stopwatch
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.world import SECONDS_FOR_LAST_LINES
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def _whatever_the_disk_says() -> Iterator[None]:
         log.warning("not written: %s", error)
 
 
-class Watch:
+class Watchdog:
     """A thread per rank. It never touches MPI, except to end the world."""
 
     def __init__(
@@ -49,12 +49,12 @@ class Watch:
         layout: Layout,
         run_dir: RunDir,
         spec: WatchSpec,
-        stopwatch: Stopwatch,
+        timer: PhaseTimer,
     ) -> None:
         self._rank = comm.rank
         self._run_dir = run_dir
         self._spec = spec
-        self._stopwatch = stopwatch
+        self._timer = timer
         run_dir.heartbeats.mkdir(parents=True, exist_ok=True)
         if comm.rank == 0:
             for old in run_dir.heartbeats.glob("*.json"):
@@ -63,7 +63,7 @@ class Watch:
         self._hearts = Hearts(comm, layout, run_dir, spec.heartbeat_seconds)
         self._over = threading.Event()
         self._reported_since = 0.0
-        self._thread = threading.Thread(target=self._work, name="heterps-watch", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="heterps-watchdog", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -83,7 +83,7 @@ class Watch:
         while not self._over.wait(tick):
             tick = self._hearts.tick_seconds
             try:
-                since = self._hearts.beat(self._stopwatch)
+                since = self._hearts.beat(self._timer)
                 if time.time() - since > self._spec.stall_seconds and self._all_stand_still():
                     self._stalled(since)
             except OSError as error:
@@ -106,7 +106,7 @@ class Watch:
             self._report()
         else:
             self._over.wait(_SECONDS_FOR_REPORT)
-        if self._spec.on_stall != "stop" or self._over.wait(SECONDS_FOR_LAST_WORDS):
+        if self._spec.on_stall != "stop" or self._over.wait(SECONDS_FOR_LAST_LINES):
             return
         with _whatever_the_disk_says():
             history.record(self._run_dir, "rank_end", rank=self._rank, code=int(ExitCode.STALLED))
@@ -121,11 +121,11 @@ class Watch:
 
     def _report(self) -> None:
         lines = describe_all(self._run_dir)
-        report = self._run_dir.logs / f"stall-{self._stopwatch.step:09d}.txt"
+        report = self._run_dir.logs / f"stall-{self._timer.step:09d}.txt"
         what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
         with _whatever_the_disk_says():
             report.write_text("\n".join([*lines, "", self._all_stacks()]), encoding="utf-8")
-            history.record(self._run_dir, "stall", step=self._stopwatch.step, ranks=lines)
+            history.record(self._run_dir, "stall", step=self._timer.step, ranks=lines)
         log.error("%s\n%s", what, "\n".join(lines))
         sys.stderr.write("\n".join([f"heterps: {what}", *lines]) + "\n")
         sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""Seconds of every layer inside a training step, taken from the trainer at work.
+"""Seconds of every layer inside a training step, as an observer of training sees them.
 
-Forward: the time between two layers of a stage. Backward: torch's engine runs a CPU graph layer
-by layer, so the time from the moment that a layer's outputs have their gradients to the moment
-that the next one has is that layer's. Tables: their own pulls and pushes. All that remains of a
-step is nobody's in particular: reading, packing, bookkeeping.
+Forward: from a layer's begin to its end. Backward: torch's engine runs a CPU graph layer by layer,
+so the time from the moment that a layer's outputs have their gradients to the moment that the next
+one has is that layer's. Tables: their own pulls and pushes. All that remains of a step is nobody's
+in particular: reading, packing, bookkeeping.
 """
 
 from __future__ import annotations
@@ -11,65 +11,47 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 
-from heterps_hpc.runtime.stage import StageModules
-from heterps_hpc.runtime.tables import TableShards
+from heterps_hpc.phases import Phase
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.observer import Observer
 
 
-class LayerTimes:
-    """Adds up seconds per layer while it is attached."""
+class LayerTimes(Observer):
+    """Adds up seconds per layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer_of_table: Mapping[str, str]) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._layer_of_table = layer_of_table
+        self._adding = threading.Lock()  # tables worked on at once may belong to one layer
+        self._began = 0.0
         self._last: tuple[str, float] | None = None  # the layer whose backward is running
 
-    def restart(self) -> None:
-        """Forget what was counted so far."""
-        self.seconds.clear()
+    def layer_begins(self, layer: str) -> None:
+        """Its forward starts now."""
+        self._began = time.perf_counter()
 
-    def watch_modules(self, modules: StageModules) -> None:
-        """Time forward and backward of every dense layer of a stage."""
-        run = modules.run
-        owner = {name: layer.name for layer in modules.layers for name in layer.writes}
+    def layer_ends(self, layer: str, written: Mapping[str, torch.Tensor]) -> None:
+        """Its forward is over; the gradients of what it wrote start its backward."""
+        self.seconds[layer] += time.perf_counter() - self._began
+        for tensor in written.values():
+            if tensor.requires_grad:
+                tensor.register_hook(self._gradient_of(layer))  # type: ignore[no-untyped-call]
 
-        def timed(tensors: dict[str, torch.Tensor]) -> Iterator[str]:
-            began = time.perf_counter()
-            for layer in run(tensors):
-                self.seconds[layer] += time.perf_counter() - began
-                for name in (name for name in owner if owner[name] == layer):
-                    if tensors[name].requires_grad:
-                        tensors[name].register_hook(self._gradient_of(layer))  # type: ignore[no-untyped-call]
-                yield layer
-                began = time.perf_counter()
-
-        modules.run = timed  # type: ignore[method-assign]
-        backward = modules.backward
-
-        def timed_backward(
-            roots: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor | None]
-        ) -> None:
-            backward(roots, seeds)
-            self._end_backward()
-
-        modules.backward = timed_backward  # type: ignore[method-assign]
-
-    def watch_tables(self, shards: TableShards, layer_of_table: dict[str, str]) -> None:
-        """Time pulls and pushes of every table; of several at once each has its share."""
-        share = 1 / shards.side_by_side.num_threads
-        for name, table in shards.tables.items():
-            timed = _TimedTable(table, self.seconds, layer_of_table[name], share)
-            shards.tables[name] = timed  # type: ignore[assignment]
-
-    def _end_backward(self) -> None:
-        """A backward pass is over: what ran since the last gradient belongs to its layer."""
+    def backward_ends(self) -> None:
+        """What ran since the last gradient belongs to its layer."""
         if self._last is not None:
             layer, began = self._last
             self.seconds[layer] += time.perf_counter() - began
             self._last = None
+
+    def table_worked(self, table: str, seconds: float) -> None:
+        """The table's layer worked."""
+        with self._adding:
+            self.seconds[self._layer_of_table[table]] += seconds
 
     def _gradient_of(self, layer: str) -> Callable[[torch.Tensor], None]:
         def arrived(_: torch.Tensor) -> None:
@@ -82,35 +64,32 @@ class LayerTimes:
         return arrived
 
 
-class _TimedTable:
-    """A table whose pulls and pushes are timed; everything else is passed on."""
-
-    _adding = threading.Lock()  # tables that are worked on at once may belong to one layer
+class StepTimes(LayerTimes):
+    """Keeps the seconds of every step from some step on: its own, by layer and by phase."""
 
     def __init__(
-        self, table: Any, seconds: defaultdict[str, float], layer: str, share: float
+        self, layer_of_table: Mapping[str, str], timer: PhaseTimer, measured_from: int
     ) -> None:
-        self._table = table
-        self._seconds = seconds
-        self._layer = layer
-        self._share = share
+        super().__init__(layer_of_table)
+        self._timer = timer
+        self._measured_from = measured_from
+        self._before: dict[Phase, float] = {}
+        self._step_began = 0.0
+        self.steps: list[float] = []
+        self.layers: list[dict[str, float]] = []
+        self.phases: list[dict[Phase, float]] = []
 
-    def pull(self, *arguments: Any, **options: Any) -> Any:
-        """Timed."""
-        return self._timed(self._table.pull, *arguments, **options)
+    def step_begins(self, step: int) -> None:
+        """Start to count again."""
+        self.seconds.clear()
+        self._before = dict(self._timer.seconds)
+        self._step_began = time.perf_counter()
 
-    def push(self, *arguments: Any, **options: Any) -> Any:
-        """Timed."""
-        return self._timed(self._table.push, *arguments, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._table, name)
-
-    def _timed(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return call(*arguments, **options)
-        finally:
-            took = time.perf_counter() - began
-            with self._adding:
-                self._seconds[self._layer] += self._share * took
+    def step_ends(self, step: int) -> None:
+        """Keep what was counted, once the caches are warm."""
+        if step < self._measured_from:
+            return
+        self.steps.append(time.perf_counter() - self._step_began)
+        self.layers.append(dict(self.seconds))
+        phases = self._timer.seconds.items()
+        self.phases.append({name: s - self._before.get(name, 0.0) for name, s in phases})

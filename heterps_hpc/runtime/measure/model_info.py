@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import torch
 
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Schema
 from heterps_hpc.model import Layer, Lookup, Model, is_data_tensor
 from heterps_hpc.profile import LayerInfo, TableLoad, TensorInfo
+from heterps_hpc.runtime.exchange.channel import make_wire
 from heterps_hpc.runtime.exchange.routes import Shapes
-from heterps_hpc.runtime.exchange.wire import make_wire
-
-_STATES = {"sgd": 0.0, "adagrad": 1.0, "adam": 2.0}  # per element; row-wise Adagrad: per row
-_KEY_AND_INDEX_BYTES = 24.0
+from heterps_hpc.table_size import table_bytes
 
 
 def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerInfo]:
     """Bytes and flops of every layer."""
-    size = 8 if job.train.precision == "float64" else 4
-    table_bytes = {fact.name: fact.bytes_total for fact in table_facts(model, job, manifest)}
+    size = np.dtype(job.train.dtype).itemsize
     facts = []
     for layer in model.layers:
         inputs = sum(prod(shapes.get(name, ())) for name in layer.reads)
@@ -36,7 +34,9 @@ def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> lis
                 output_bytes=outputs * size,
                 activation_bytes=outputs * size,
                 weight_bytes_total=weights * size,
-                table_bytes_total=sum(table_bytes[name] for name in tables),
+                table_bytes_total=sum(
+                    table_bytes(model, name, job.train, manifest.slots) for name in tables
+                ),
                 flops=6.0 * weights if weights else 4.0 * (inputs + outputs),
                 keys_per_sample=sum(_num_keys(model, lookup, manifest) for lookup in layer.lookups),
             )
@@ -66,19 +66,13 @@ def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorInfo]:
 
 def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableLoad]:
     """Rows that a table will hold, and how much work its slots are per sample."""
-    slots = {slot.name: slot for slot in manifest.slots}
     facts = []
     for table in model.tables:
-        rows, work = 0.0, 0.0
-        for lookup in (found for found in model.lookups if found.table == table.name):
-            negative = model.negative(lookup.slot)
-            slot = slots[negative.source if negative else lookup.slot]
-            rows = max(rows, float(slot.cardinality))
-            work += _num_keys(model, lookup, manifest) * (1.0 + table.dim / 16)
-        optimizer = job.train.sparse.optimizer
-        state = 1.0 if optimizer == "adagrad_rowwise" else _STATES[optimizer] * table.dim
-        row_bytes = 4 * (table.dim + state) + _KEY_AND_INDEX_BYTES
-        facts.append(TableLoad(name=table.name, work=work, bytes_total=rows * row_bytes))
+        lookups = [found for found in model.lookups if found.table == table.name]
+        num_keys = sum(_num_keys(model, lookup, manifest) for lookup in lookups)
+        size = table_bytes(model, table.name, job.train, manifest.slots)
+        work = num_keys * (1.0 + table.dim / 16)
+        facts.append(TableLoad(name=table.name, work=work, bytes_total=size))
     return facts
 
 

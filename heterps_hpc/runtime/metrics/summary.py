@@ -7,16 +7,20 @@ import os
 from typing import Any
 
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.training import Result, Trainer
+from heterps_hpc.runtime.exchange.transport import Exchange
+from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.training import Result
 from heterps_hpc.validation import write_atomically
 
 
-def write_summary(trainer: Trainer, result: Result, run_dir: RunDir) -> None:
+def write_summary(
+    rank: Rank, result: Result, exchange: Exchange, reducer: str, run_dir: RunDir
+) -> None:
     """Gather on rank 0 and write summary.json and trace.json; all ranks call it."""
-    comm = trainer.world.control
-    ranks = comm.gather(_rank_facts(trainer), root=0)
-    events = comm.gather(trainer.watch.events, root=0)
-    reducers = comm.gather(trainer.reducer.name, root=0)
+    comm = rank.world.control
+    ranks = comm.gather(_rank_totals(rank, exchange), root=0)
+    events = comm.gather(rank.timer.events, root=0)
+    reducers = comm.gather(reducer, root=0)
     if ranks is None or events is None or reducers is None:
         return
     summary = {
@@ -36,9 +40,8 @@ def write_summary(trainer: Trainer, result: Result, run_dir: RunDir) -> None:
     write_atomically(run_dir.trace, json.dumps(timeline) + "\n")
 
 
-def _rank_facts(trainer: Trainer) -> dict[str, Any]:
-    entry = trainer.world.entry
-    exchange = trainer.exchange
+def _rank_totals(rank: Rank, exchange: Exchange) -> dict[str, Any]:
+    entry = rank.world.entry
     sent: dict[str, dict[str, int]] = {}
     messages: dict[str, dict[str, int]] = {}
     for (lane, peer), count in exchange.bytes_sent.items():
@@ -50,11 +53,11 @@ def _rank_facts(trainer: Trainer) -> dict[str, Any]:
         "stage": entry.stage,
         "component": entry.component,
         "host": os.uname().nodename,
-        "seconds": {name: round(value, 6) for name, value in trainer.watch.seconds.items()},
+        "seconds": {str(name): round(value, 6) for name, value in rank.timer.seconds.items()},
         "bytes_sent": sent,
         "messages_sent": messages,
         "tables": {
             name: table.stats()
-            for name, table in (trainer.sparse.shards.tables.items() if trainer.sparse else ())
+            for name, table in (rank.tables.tables.items() if rank.tables else ())
         },
     }

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: losses and scores, gathered seldom and written as lines."""
+"""What a run reports while it trains: losses and scores, gathered seldom and written as lines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from heterps_hpc.model import LOSS, SCORE
 from heterps_hpc.runtime.batches import Feed
-from heterps_hpc.runtime.dense import Outcome
+from heterps_hpc.runtime.dense import BatchResult
 from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy
-from heterps_hpc.runtime.parts import Parts
+from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.validation import write_atomically
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Scored:
     def __init__(self) -> None:
         self._blocks: list[tuple[Floats, Floats, Floats, NDArray[np.int64]]] = []
 
-    def add(self, outcome: Outcome, feed: Feed) -> None:
+    def add(self, outcome: BatchResult, feed: Feed) -> None:
         """Keep the scores of one batch."""
         if not outcome.scores:
             return
@@ -64,7 +64,7 @@ def join_columns(gathered: list[list[np.ndarray]]) -> list[np.ndarray]:
 
 
 def quality(columns: list[np.ndarray], *, is_logit: bool) -> dict[str, float]:
-    """AUC, and for logits log loss and normalised entropy; what cannot be said is left out."""
+    """AUC, and for logits log loss and normalised entropy; what has no value is left out."""
     scores, labels, weights = columns[:3]
     found = {"auc": auc(scores, labels, weights)}
     if is_logit:
@@ -76,57 +76,43 @@ def quality(columns: list[np.ndarray], *, is_logit: bool) -> dict[str, float]:
 class Progress:
     """Collects on every dense rank; one of them, the reporter, writes."""
 
-    def __init__(self, parts: Parts, metrics_path: Path | None) -> None:
-        self._parts = parts
+    def __init__(self, rank: Rank, metrics_path: Path | None) -> None:
+        self._rank = rank
         self._path = metrics_path
-        self._comm = parts.world.dense
-        entries = [entry for entry in parts.world.layout.ranks if entry.dense]
-        loss_layer = next(layer for layer in parts.model.layers if LOSS in layer.writes)
-        loss_stage = parts.world.layout.stage_of_layer(loss_layer.name)
-        self._reporter = next(i for i, entry in enumerate(entries) if entry.stage == loss_stage)
-        self._writes_loss = parts.writes(LOSS)
-        self.keeps_scores = parts.writes(SCORE)
-        self._sums: list[tuple[float, float]] = []  # this rank's loss sum and the batch's weight
+        self._comm = rank.world.dense
+        dense = [entry.rank for entry in rank.world.layout.ranks if entry.dense]
+        self._root = dense.index(rank.reporter)  # the reporter among the dense ranks
+        self._writes_loss = rank.writes(LOSS)
+        self.keeps_scores = rank.writes(SCORE)
         self._scored = Scored()
-        self.losses: list[float] = []  # of every step, on the reporter
         self._samples = 0
         self._since = time.perf_counter()
-
-    @property
-    def reporter(self) -> int:
-        """The reporter's rank in the world."""
-        entries = [entry.rank for entry in self._parts.world.layout.ranks if entry.dense]
-        return entries[self._reporter]
-
-    @property
-    def is_reporter(self) -> bool:
-        """Whether this rank writes."""
-        return self._parts.world.rank == self.reporter
 
     def restart_clock(self) -> None:
         """Do not count the time until now as training."""
         self._since = time.perf_counter()
 
-    def note(self, outcome: Outcome, feed: Feed, weight_sum: float) -> None:
+    def note(self, outcome: BatchResult, feed: Feed, weight_sum: float) -> None:
         """Keep what one batch gave."""
         self._samples += feed.batch.num_rows
         if self._writes_loss:
-            self._sums.append((outcome.loss_sum, weight_sum))
+            self._rank.losses.sums.append((outcome.loss_sum, weight_sum))
         self._scored.add(outcome, feed)
 
     def report(self, step: int, epoch: int) -> None:
-        """Gather, write one line, start anew. Called by all dense ranks at the same step."""
-        gathered = self._comm.gather((self._sums, self._scored.columns()), root=self._reporter)
+        """Gather, write one line, start again. Called by all dense ranks at the same step."""
+        losses = self._rank.losses
+        gathered = self._comm.gather((losses.sums, self._scored.columns()), root=self._root)
         samples, self._samples = self._samples, 0
-        self._sums = []
+        losses.sums = []
         self._scored.clear()
         now = time.perf_counter()
         seconds, self._since = now - self._since, now
         if gathered is None or samples == 0:
             return
-        losses = _step_losses([sums for sums, _ in gathered if sums])
-        self.losses += losses
-        finite = [loss for loss in losses if math.isfinite(loss)]  # others were skipped
+        means = _step_losses([sums for sums, _ in gathered if sums])
+        losses.reported += means
+        finite = [loss for loss in means if math.isfinite(loss)]  # others were skipped
         line: dict[str, Any] = {
             "kind": "train",
             "step": step,
@@ -139,34 +125,8 @@ class Progress:
         columns = join_columns([columns for _, columns in gathered])
         scored = np.isfinite(columns[0])
         columns = [column[scored] for column in columns]
-        line |= quality(columns, is_logit=self._parts.model.score_is_logit)
+        line |= quality(columns, is_logit=self._rank.model.score_is_logit)
         self.write(line)
-
-    def saved(self) -> dict[str, Floats]:
-        """What a checkpoint keeps: losses reported so far, and this rank's since then."""
-        found: dict[str, Floats] = {}
-        if self._writes_loss:
-            found["sums"] = np.array(self._sums, np.float64).reshape(-1, 2)
-        if self.is_reporter:
-            found["losses"] = np.array(self.losses, np.float64)
-        return found
-
-    def restore(self, step: int, saved: dict[str, dict[int, Floats]]) -> None:
-        """Go on from what a checkpoint kept, by world rank, whatever ranks there are now."""
-        if self.is_reporter:
-            self.losses = [loss for part in saved.get("losses", {}).values() for loss in part]
-            self._forget_lines_after(step)
-        sums = saved.get("sums", {})
-        if not self._writes_loss or not sums:
-            return
-        world = self._parts.world
-        ranks = world.layout.stage_ranks(world.entry.stage)
-        if set(ranks) == set(sums):
-            mine = sums[world.rank]
-        else:  # the sums of all ranks are what counts: one rank takes them
-            mine = next(iter(sums.values())).copy()
-            mine[:, 0] = sum(part[:, 0] for part in sums.values()) if self.is_reporter else 0.0
-        self._sums = [(float(loss), float(weight)) for loss, weight in mine]
 
     def _forget_lines_after(self, step: int) -> None:
         """Drop what an interrupted run wrote of steps that will be done again."""
@@ -178,7 +138,7 @@ class Progress:
             write_atomically(self._path, "".join(kept))
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append one JSON line and tell the log."""
+        """Append one JSON line, and log it."""
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")

@@ -1,30 +1,133 @@
-"""Where a run begins: at its newest checkpoint, at another run's weights, or at nothing."""
+"""Where a run begins: at its newest checkpoint, at another run's weights, or at nothing.
+
+A *warm start* is a new run that begins with the weights of an earlier one. Unlike a resumed run it
+starts at step 0, and the model may have changed: tables and parameters are taken by name where
+they fit, and what is new starts as it would have.
+"""
 
 from __future__ import annotations
 
-from heterps_hpc.checkpoint import Checkpoint, newest
+import logging
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps_hpc.checkpoint import Checkpoint, Contents, newest
+from heterps_hpc.core import Rows, Table, partition_of
+from heterps_hpc.errors import UserError
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.state.restore import resume
-from heterps_hpc.runtime.state.warm_start import warm_start
-from heterps_hpc.runtime.training import Trainer
+from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.stage import StageModules
+from heterps_hpc.runtime.state.compatibility import check_match
+from heterps_hpc.runtime.state.restore import load_dense
+from heterps_hpc.runtime.state.table_rows import table_facts
+
+log = logging.getLogger(__name__)
+
+Array = NDArray[Any]
 
 
-def begin(trainer: Trainer, run_dir: RunDir) -> None:
-    """Put the trainer where the run is; all ranks call it.
+def begin(rank: Rank, run_dir: RunDir) -> None:
+    """Put a rank where its run is; all ranks call it.
 
     A run directory is one run: whatever started us again (a requeue, a restart, `--resume`), we
-    go on from its newest complete checkpoint if there is one.
+    continue from its newest complete checkpoint if there is one.
     """
-    checkpoint = _agree_on_newest(trainer, run_dir)
+    checkpoint = _agree_on_newest(rank, run_dir)
     if checkpoint is not None:
-        resume(trainer, checkpoint)
-    elif trainer.job.train.init_from is not None:
-        warm_start(trainer, Checkpoint.open(trainer.job.train.init_from))
+        resume(rank, checkpoint)
+    elif rank.job.train.init_from is not None:
+        warm_start(rank, Checkpoint.open(rank.job.train.init_from))
 
 
-def _agree_on_newest(trainer: Trainer, run_dir: RunDir) -> Checkpoint | None:
+def resume(rank: Rank, checkpoint: Checkpoint) -> None:
+    """Continue exactly where a checkpoint of the same run was taken."""
+    check_match(rank, checkpoint)
+    rank.restore(checkpoint)
+    log.info("resumed at step %d from %s", checkpoint.step, checkpoint.path)
+
+
+def _agree_on_newest(rank: Rank, run_dir: RunDir) -> Checkpoint | None:
     """The newest checkpoint as one rank sees it: file systems may show others an older state."""
-    control = trainer.world.control
+    control = rank.world.control
     found = newest(run_dir.checkpoints) if control.rank == 0 else None
     path = control.bcast(None if found is None else found.path)
     return None if path is None else Checkpoint.open(path)
+
+
+def warm_start(rank: Rank, checkpoint: Checkpoint) -> None:
+    """Begin with a checkpoint's rows and parameters; on all ranks, before training."""
+    taken: list[str] = []
+    new: list[str] = []
+    with Contents(checkpoint) as contents:
+        if rank.tables is not None:
+            for name, table in rank.tables.tables.items():
+                known = name in checkpoint.manifest.tables
+                (taken if known else new).append(f"table {name}")
+                if known:
+                    _take_rows(rank, contents, name, table)
+        if rank.modules is not None:
+            fit = _fitting(contents, rank.modules)
+            before = checkpoint.manifest.must_match.get("train.dense.optimizer")
+            same = before == rank.job.train.dense.optimizer
+            load_dense(contents, rank.modules, only=fit, with_state=same)
+            for name in rank.modules.named_slices():
+                (taken if name in fit else new).append(f"parameter {name}")
+    log.info("warm start from %s: took %s", checkpoint.path, ", ".join(taken) or "nothing")
+    if new:
+        log.warning("warm start: not in the checkpoint, or of another shape: %s", ", ".join(new))
+    everything = rank.world.control.allreduce(len(taken))
+    if everything == 0:
+        raise UserError(
+            f"train.init_from: {checkpoint.path} (model {checkpoint.manifest.model!r}) has no "
+            "table and no parameter of this model; give a checkpoint of the same or a similar model"
+        )
+
+
+def _fitting(contents: Contents, modules: StageModules) -> set[str]:
+    """Parameters that the checkpoint has in the same shape."""
+    found = set()
+    for name, (_, shape) in modules.named_slices().items():
+        for place in contents.places("dense", name):
+            if place.array.column == "value" and place.array.shape == (tuple(shape) or (1,)):
+                found.add(name)
+    return found
+
+
+def _take_rows(rank: Rank, contents: Contents, name: str, table: Table) -> None:
+    """Rows by key: the earlier run may have had another number of partitions."""
+    here, there = table_facts(table), contents.checkpoint.manifest.tables[name]
+    if here.dim != there.dim:
+        raise UserError(
+            f"train.init_from: table {name!r} has {here.dim} numbers per row here, "
+            f"{there.dim} in {contents.checkpoint.path}; use the same width, or rename the table"
+        )
+    num_partitions = table.config.num_partitions
+    same_parts = contents.checkpoint.manifest.num_partitions == num_partitions
+    held = np.zeros(num_partitions, bool)
+    held[list(table.partitions)] = True
+    keep_state = here.optimizer == there.optimizer and here.state_dim == there.state_dim
+    sources = table.partitions if same_parts else range(contents.checkpoint.manifest.num_partitions)
+    for source in sources:
+        for columns in contents.rows(name, source):
+            parts = partition_of(columns["keys"], num_partitions)
+            for part in np.unique(parts[held[parts]]):
+                chosen = {key: value[parts == part] for key, value in columns.items()}
+                table.load(int(part), _fresh_rows(chosen, table, keep_state))
+        rank.timer.tick()
+
+
+def _fresh_rows(columns: dict[str, Array], table: Table, keep_state: bool) -> Rows:
+    """Rows for step 0: vectors, and their state if the optimizer is the same; no counters."""
+    keys, dtype = columns["keys"], table.config.dtype
+    state = np.full((len(keys), table.state_dim), table.config.initial_accumulator, dtype)
+    if keep_state and "state" in columns:
+        state = columns["state"].astype(dtype, copy=False)
+    counters = {
+        "step": np.zeros(len(keys), np.uint32),
+        "show": columns.get("show", np.zeros(len(keys), np.float32)),
+        "click": columns.get("click", np.zeros(len(keys), np.float32)),
+    }
+    vectors = np.ascontiguousarray(columns["vectors"].astype(dtype, copy=False))
+    return Rows(np.ascontiguousarray(keys), vectors, np.ascontiguousarray(state), counters)

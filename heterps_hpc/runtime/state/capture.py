@@ -7,7 +7,7 @@ parameters with their optimizer's state, and the rows that are already pooled fo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,14 @@ from heterps_hpc.checkpoint.contents import EXTRA
 from heterps_hpc.checkpoint.manifest import Kind
 from heterps_hpc.core.table import Rows, Snapshot
 from heterps_hpc.model import Lookup
+from heterps_hpc.runtime.sparse import Prefetched
 from heterps_hpc.runtime.stage import StageModules
-from heterps_hpc.runtime.state.table_rows import table_facts
-from heterps_hpc.runtime.training import Trainer
 
 _ROWS_PER_BLOCK = 65536
 
-# columns of a dense tensor beside its value: the optimizer's, per element or one for all
+# columns of a dense tensor alongside its value: the optimizer's, per element or one for all
 STATE, COUNT = "state.", "count."
-# beside the pooled rows of a look-up: its keys that were not admitted yet
+# alongside the pooled rows of a look-up: its keys that were not admitted yet
 ABSENT = " absent"
 
 Array = NDArray[Any]
@@ -64,25 +63,14 @@ class Captured:
             snapshot.close()
 
 
-def capture(trainer: Trainer) -> Captured:
-    """Take this rank's state as it is now; the training thread calls it between two batches."""
-    captured = Captured(trainer.step)
-    if trainer.sparse is not None:
-        tables = trainer.sparse.shards.tables
-        for name, table in tables.items():
-            captured.tables[name] = table.snapshot()
-            captured.facts[name] = table_facts(table)
-        for step, ahead in trainer.sparse.ahead().items():
-            for lookup, matrix in ahead.rows.items():
-                held, name = tables[lookup.table].partitions, lookup_name(lookup)
-                captured.add("ahead", str(step), name, matrix, held)
-                captured.add("ahead", str(step), name + ABSENT, ahead.absent[lookup], held)
-    if trainer.dense is not None and trainer.world.entry.replica == 0:
-        for name, column, value in dense_arrays(trainer.dense.modules):
-            captured.add("dense", name, column, value)
-    for column, value in trainer.progress.saved().items():
-        captured.add("progress", column, str(trainer.world.rank), value)
-    return captured
+def prefetched_arrays(
+    prefetched: Mapping[int, Prefetched],
+) -> Iterator[tuple[int, Lookup, str, Array]]:
+    """Step, look-up, column and value of what batches keep that were pulled before their step."""
+    for step, pulled in prefetched.items():
+        for lookup, matrix in pulled.rows.items():
+            yield step, lookup, "", matrix
+            yield step, lookup, ABSENT, pulled.absent[lookup]
 
 
 def lookup_name(lookup: Lookup) -> str:
@@ -113,7 +101,7 @@ def _host(tensor: torch.Tensor) -> Array:
 def write_shard(
     captured: Captured, path: Path, rank: int, tick: Callable[[], None] = lambda: None
 ) -> ShardSpec:
-    """Write a captured state to a file; any thread may, while training goes on.
+    """Write a captured state to a file; any thread may, while training continues.
 
     `tick` is called now and then: a long write is no stall.
     """

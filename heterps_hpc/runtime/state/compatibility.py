@@ -7,7 +7,7 @@ from typing import Any
 from heterps_hpc.checkpoint import Checkpoint
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.runtime.training import Trainer
+from heterps_hpc.runtime.rank import Rank
 
 
 def must_match(job: Job) -> dict[str, Any]:
@@ -38,13 +38,13 @@ def must_match(job: Job) -> dict[str, Any]:
     }
 
 
-def check_match(trainer: Trainer, checkpoint: Checkpoint) -> None:
+def check_match(rank: Rank, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint of another run, naming what differs."""
     manifest = checkpoint.manifest
     here = {
-        "model": trainer.parts.model.fingerprint(),
-        "data.train": trainer.dataset.manifest.fingerprint(),
-        **must_match(trainer.job),
+        "model": rank.model.fingerprint(),
+        "data.train": rank.dataset.manifest.fingerprint(),
+        **must_match(rank.job),
     }
     there = {
         "model": manifest.model_fingerprint,
@@ -53,8 +53,8 @@ def check_match(trainer: Trainer, checkpoint: Checkpoint) -> None:
     }
     differ = [name for name in here if here[name] != there.get(name)]
     if differ:
-        told = "; ".join(f"{name} is {here[name]!r}, was {there.get(name)!r}" for name in differ)
+        listed = "; ".join(f"{name} is {here[name]!r}, was {there.get(name)!r}" for name in differ)
         raise UserError(
-            f"{checkpoint.path}: made by another run ({manifest.job!r}): {told}. Put the settings "
-            "back to go on, or start a new run from its weights with `train.init_from`"
+            f"{checkpoint.path}: made by another run ({manifest.job!r}): {listed}. Put the "
+            "settings back to continue, or start a new run from its weights with `train.init_from`"
         )

@@ -1,8 +1,7 @@
-"""Puts a checkpoint back into a world of any layout: each rank reads only what it holds."""
+"""What a checkpoint holds, for a world of any layout: each rank reads only what it holds itself."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,50 +9,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint
+from heterps_hpc.checkpoint import Contents, DamagedCheckpoint
+from heterps_hpc.layout import Layout
 from heterps_hpc.model import Lookup
-from heterps_hpc.runtime.sparse import Ahead
+from heterps_hpc.runtime.sparse import Prefetched
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.state.capture import ABSENT, COUNT, STATE, lookup_name
-from heterps_hpc.runtime.state.compatibility import check_match
-from heterps_hpc.runtime.state.table_rows import load_table
-from heterps_hpc.runtime.training import Trainer
-
-log = logging.getLogger(__name__)
+from heterps_hpc.runtime.tables import TableShards
 
 Array = NDArray[Any]
 
 
-def resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Go on exactly where the checkpoint was taken; before `Trainer.run`, on all ranks."""
-    check_match(trainer, checkpoint)
-    with Contents(checkpoint) as contents:
-        if trainer.sparse is not None:
-            for name, table in trainer.sparse.shards.tables.items():
-                load_table(contents, name, table, trainer.watch.tick)
-            trainer.ahead = _ahead(trainer, contents)
-        if trainer.dense is not None:
-            load_dense(contents, trainer.dense.modules)
-        _load_progress(trainer, contents)
-    trainer.step = checkpoint.step
-    log.info("resumed at step %d from %s", checkpoint.step, checkpoint.path)
-
-
-def _ahead(trainer: Trainer, contents: Contents) -> dict[int, Ahead]:
-    """The batches that were pulled ahead, as this rank would have pulled them.
+def load_prefetched(
+    contents: Contents, shards: TableShards, layout: Layout
+) -> dict[int, Prefetched]:
+    """The batches that were pulled before their step, as this rank would have pulled them.
 
     A slot split over ranks has a partial sum on each. Under the same split every rank takes its
     own again, bit for bit; under another, the holder of partition 0 takes the whole sum.
     """
-    assert trainer.sparse is not None
-    lookups = trainer.sparse.shards.lookups
-    found: dict[int, Ahead] = {}
+    found: dict[int, Prefetched] = {}
     for name in contents.names("ahead"):
         if not name.isdecimal():
             raise DamagedCheckpoint(f"{contents.checkpoint.path}: pooled rows of step {name!r}")
-        found[int(name)] = Ahead(
-            rows={lookup: _ahead_rows(trainer, contents, name, lookup) for lookup in lookups},
-            absent={lookup: _absent_keys(contents, name, lookup) for lookup in lookups},
+        found[int(name)] = Prefetched(
+            rows={
+                lookup: _pooled_rows(contents, name, lookup, shards, layout)
+                for lookup in shards.lookups
+            },
+            absent={lookup: _absent_keys(contents, name, lookup) for lookup in shards.lookups},
         )
     return found
 
@@ -68,17 +52,18 @@ def _absent_keys(contents: Contents, step: str, lookup: Lookup) -> NDArray[np.ui
     return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
 
-def _ahead_rows(trainer: Trainer, contents: Contents, step: str, lookup: Lookup) -> Array:
-    assert trainer.sparse is not None
+def _pooled_rows(
+    contents: Contents, step: str, lookup: Lookup, shards: TableShards, layout: Layout
+) -> Array:
     label = lookup_name(lookup)
     places = [p for p in contents.places("ahead", step) if p.array.column == label]
     if not places:
         raise DamagedCheckpoint(
             f"{contents.checkpoint.path}: no pooled rows of {label} for step {step}"
         )
-    mine = trainer.sparse.shards.tables[lookup.table].partitions
+    mine = shards.tables[lookup.table].partitions
     saved = {place.array.partitions for place in places}
-    if saved == set(_held_now(trainer, lookup.table)):
+    if saved == set(_held_now(layout, lookup.table)):
         return contents.whole(next(p for p in places if p.array.partitions == mine))
     total = contents.whole(places[0])
     if 0 not in mine:
@@ -88,9 +73,9 @@ def _ahead_rows(trainer: Trainer, contents: Contents, step: str, lookup: Lookup)
     return total
 
 
-def _held_now(trainer: Trainer, table: str) -> Iterable[tuple[int, ...]]:
+def _held_now(layout: Layout, table: str) -> Iterable[tuple[int, ...]]:
     """The partitions of a table that each rank holds in this layout."""
-    for entry in trainer.world.layout.ranks:
+    for entry in layout.ranks:
         held = [shard for shard in entry.shards if shard.table == table]
         if held:
             yield tuple(sorted(p for s in held for p in range(s.first_partition, s.last_partition)))
@@ -144,11 +129,3 @@ def check_dense(
                 f"{contents.checkpoint.path}: parameter {name!r} ({column}) has the shape "
                 f"{array.shape}, here {expected}; it was made by another model"
             )
-
-
-def _load_progress(trainer: Trainer, contents: Contents) -> None:
-    saved: dict[str, dict[int, Array]] = {}
-    for name in contents.names("progress"):
-        for place in contents.places("progress", name):
-            saved.setdefault(name, {})[int(place.array.column)] = contents.whole(place)
-    trainer.progress.restore(contents.checkpoint.step, saved)

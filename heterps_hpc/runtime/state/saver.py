@@ -1,11 +1,11 @@
-"""Saves the world's state while training goes on: shards in the background, the manifest last.
+"""Saves the world's state while training continues: shards in the background, the manifest last.
 
     all ranks    at an agreed batch: capture (snapshots and small copies), start a writing thread
     each rank    shard on disk → its description goes to rank 0, in the background of training
     rank 0       has all descriptions → manifest → older checkpoints are removed
 
 A save that fails on one rank (a full disk) fails for all: it is reported and swept away, the
-earlier checkpoints stay as they are, and training goes on.
+earlier checkpoints stay as they are, and training continues.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mpi4py import MPI
 from heterps_hpc import history
 from heterps_hpc.checkpoint import Manifest, ShardSpec
 from heterps_hpc.checkpoint.store import directory_of, discard, keep_last, publish, shard_name
+from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.signals import StopFlag
-from heterps_hpc.runtime.state.capture import Captured, capture, write_shard
+from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.state.capture import Captured, write_shard
 from heterps_hpc.runtime.state.compatibility import must_match
-from heterps_hpc.runtime.training import Trainer
-from heterps_hpc.runtime.votes import GO_ON, SAVE, STOP
+from heterps_hpc.runtime.votes import CONTINUE, SAVE, STOP, StopFlag
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class SaveFailed(RuntimeError):
     """A checkpoint that had to be written could not be."""
 
 
-Report = dict[str, Any]  # what a rank says of its shard
+Report = dict[str, Any]  # what a rank reports of its shard
 
 
 @dataclass
@@ -58,12 +58,12 @@ class _Save:
 class Saver:
     """One rank's part in saving. All calls come from the training thread."""
 
-    def __init__(self, trainer: Trainer, run_dir: RunDir, stop: StopFlag) -> None:
-        self._trainer = trainer
+    def __init__(self, state: Rank, run_dir: RunDir, stop: StopFlag) -> None:
+        self._state = state
         self._run_dir = run_dir
         self._stop = stop
-        self._spec = trainer.job.checkpoint
-        self._comm = trainer.world.control.Dup()
+        self._spec = state.job.checkpoint
+        self._comm = state.world.control.Dup()
         self._rank = self._comm.rank
         self._token = self._comm.bcast(secrets.token_hex(4))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="heterps-save")
@@ -73,17 +73,17 @@ class Saver:
         self._reports: dict[int, dict[int, Report]] = {}  # rank 0: by step and rank
         self._asked = False  # rank 0: a vote for a save is on its way
         self._failure: str | None = None
-        self.last_step = trainer.step  # of the last save, or of the checkpoint we came from
+        self.last_step = state.step  # of the last save, or of the checkpoint we came from
         self._last_time = time.monotonic()
 
     def vote(self, step: int) -> int:
-        """This rank's wish, cast at the start of a batch."""
+        """What this rank wants before that step, which is a few batches from now."""
         if self._stop.requested is not None:
             return STOP
         if self._rank == 0 and not self._asked and self._save is None:
-            self._asked = self._is_due(step + self._trainer.votes.lag)
-            return SAVE if self._asked else GO_ON
-        return GO_ON
+            self._asked = self._is_due(step)
+            return SAVE if self._asked else CONTINUE
+        return CONTINUE
 
     def _is_due(self, step: int) -> bool:
         every, minutes = self._spec.every_steps, self._spec.every_minutes
@@ -93,14 +93,14 @@ class Saver:
 
     def save(self) -> None:
         """Capture the state between two batches and start to write; all ranks, at one step."""
-        step = self._trainer.step
+        step = self._state.step
         self._asked = False
         if step == self.last_step and step > 0:
             return
         self._settle()  # one at a time; rank 0 asks for the next when the last one is done
         began = time.perf_counter()
-        with self._trainer.watch.phase("save"):
-            captured = capture(self._trainer)
+        with self._state.timer.phase(Phase.SAVE):
+            captured = self._state.capture()
         self.last_step, self._last_time = step, time.monotonic()
         path = directory_of(self._run_dir.checkpoints, step) / shard_name(self._rank, self._token)
         self._writing = self._pool.submit(self._write, captured, path)
@@ -108,14 +108,14 @@ class Saver:
             self._save = _Save(step, time.monotonic(), time.perf_counter() - began)
 
     def _write(self, captured: Captured, path: Path) -> Report:
-        """In the background: write the shard, or say why it cannot be written."""
+        """In the background: write the shard, or report why it cannot be written."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            spec = write_shard(captured, path, self._rank, self._trainer.watch.tick)
+            spec = write_shard(captured, path, self._rank, self._state.timer.tick)
         except OSError as error:
             why = f"{error.strerror or error} ({error.filename or path})"
-            told = f"{self._trainer.world.name()}: {why}"
-            return {"step": captured.step, "error": told, "file": path.name}
+            what = f"{self._state.world.name()}: {why}"
+            return {"step": captured.step, "error": what, "file": path.name}
         finally:
             captured.close()
         return {
@@ -191,20 +191,20 @@ class Saver:
         )
 
     def _manifest(self, step: int, reports: list[Report]) -> Manifest:
-        trainer = self._trainer
+        state = self._state
         tables: dict[str, Any] = {}
         for report in reports:
             tables.update(report["tables"])
         return Manifest.model_validate(
             {
-                "job": trainer.job.name,
+                "job": state.job.name,
                 "step": step,
                 "saved_at": time.time(),
-                "model": trainer.parts.model.name,
-                "model_fingerprint": trainer.parts.model.fingerprint(),
-                "data_fingerprint": trainer.dataset.manifest.fingerprint(),
-                "num_partitions": trainer.world.layout.num_partitions,
-                "must_match": must_match(trainer.job),
+                "model": state.model.name,
+                "model_fingerprint": state.model.fingerprint(),
+                "data_fingerprint": state.dataset.manifest.fingerprint(),
+                "num_partitions": state.world.layout.num_partitions,
+                "must_match": must_match(state.job),
                 "tables": tables,
                 "shards": [ShardSpec.model_validate(report["shard"]) for report in reports],
             }
@@ -213,14 +213,14 @@ class Saver:
     def finish(self, *, must_succeed: bool) -> None:
         """Wait for the save under way; all ranks."""
         self._settle()
-        with self._trainer.watch.phase("wait for save"):
+        with self._state.timer.phase(Phase.WAIT_FOR_SAVE):
             self._failure = self._comm.bcast(self._failure)
         if must_succeed and self._failure is not None:
             raise SaveFailed(self._failure)
 
     def _settle(self) -> None:
         """Wait until this rank's shard is written and, on rank 0, the manifest."""
-        with self._trainer.watch.phase("wait for save"):
+        with self._state.timer.phase(Phase.WAIT_FOR_SAVE):
             while self._writing is not None or self._sending or self._save is not None:
                 self.poll()
                 time.sleep(_NAP_SECONDS)

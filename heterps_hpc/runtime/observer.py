@@ -1,0 +1,29 @@
+"""What can be observed of training: `Training` calls an observer, whoever measures overrides it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+
+class Observer:
+    """Sees what happens on one rank; every method does nothing unless it is overridden."""
+
+    def step_begins(self, step: int) -> None:
+        """A batch is next."""
+
+    def step_ends(self, step: int) -> None:
+        """A batch is done, but for what is overlapped with the next."""
+
+    def layer_begins(self, layer: str) -> None:
+        """The forward of a layer is next."""
+
+    def layer_ends(self, layer: str, written: Mapping[str, torch.Tensor]) -> None:
+        """The forward of a layer is done."""
+
+    def backward_ends(self) -> None:
+        """The backward of a micro-batch is done."""
+
+    def table_worked(self, table: str, seconds: float) -> None:
+        """A pull or a push kept the step waiting for so long; called from several threads."""

@@ -1,0 +1,220 @@
+"""The state of one rank between two batches: exactly what a checkpoint keeps, and where it is put.
+
+Everything that works on such a state takes a `Rank`: training, evaluation, prediction, saving,
+resuming, warm starts and the summary. None of them needs to know that a training loop exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from heterps_hpc.checkpoint import Checkpoint, Contents
+from heterps_hpc.config import Job
+from heterps_hpc.dataset import Dataset
+from heterps_hpc.dataset.manifest import Schema
+from heterps_hpc.layout import Layout
+from heterps_hpc.model import LOSS
+from heterps_hpc.models import build_model
+from heterps_hpc.runtime.dense import DenseRole
+from heterps_hpc.runtime.device import CPU, choose_device
+from heterps_hpc.runtime.exchange.channel import Channels
+from heterps_hpc.runtime.exchange.routes import routes_of
+from heterps_hpc.runtime.exchange.transport import Exchange
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.shapes import tensor_shapes
+from heterps_hpc.runtime.sparse import Prefetched, SparseRole
+from heterps_hpc.runtime.stage import StageModules
+from heterps_hpc.runtime.state.capture import Captured, dense_arrays, lookup_name, prefetched_arrays
+from heterps_hpc.runtime.state.restore import load_dense, load_prefetched
+from heterps_hpc.runtime.state.table_rows import load_table, table_facts
+from heterps_hpc.runtime.tables import TableShards
+from heterps_hpc.runtime.world import World, make_world
+
+_TRACED_STEPS = range(10, 30)
+
+
+class TrainingFailed(RuntimeError):
+    """Training cannot continue; the message names step, rank and stage."""
+
+
+@dataclass
+class LossRecord:
+    """The losses so far, as far as this rank knows them."""
+
+    reported: list[float] = field(default_factory=list)  # of every step; on the reporter only
+    sums: list[tuple[float, float]] = field(default_factory=list)  # since the last report, of each
+    # batch: this rank's sum of losses, and the weight of the whole batch
+
+
+class Rank:
+    """One rank of a layout: its place in the world, its tables and modules, and how far it is."""
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        job: Job,
+        layout: Layout,
+        dataset: Dataset,
+        *,
+        schema: Schema | None = None,
+    ) -> None:
+        """`dataset` is what the rank works on; the model is built for its schema, or for that of
+        the data that it was trained on, if another one is given."""
+        self.job = job
+        self.dataset = dataset
+        self.world = make_world(comm, layout)
+        self.timer = PhaseTimer(self.world.rank, _TRACED_STEPS)
+        self.model = build_model(job.model, schema or dataset.manifest)
+        layout.check_model(self.model)
+        entry = self.world.entry
+        self.shapes = tensor_shapes(self.model, len(dataset.manifest.dense_columns))
+        self.routes = routes_of(self.world.rank, self.model, layout, self.shapes)
+        self.tables: TableShards | None = None
+        if entry.sparse:
+            self.tables = TableShards(entry, self.model, layout, job, dataset)
+        self.modules: StageModules | None = None
+        device = device_of(self.world)
+        if entry.dense:
+            self.modules = StageModules(self.model, self.world.my_stage.layers, job, device)
+        self.step = 0  # steps done: the next batch to train on
+        self.prefetched: dict[int, Prefetched] = {}  # batches pulled before their step, by step
+        self.losses = LossRecord()
+
+    def capture(self) -> Captured:
+        """This rank's state as it is now: snapshots of tables, copies of the rest."""
+        captured = Captured(self.step)
+        if self.tables is not None:
+            for name, table in self.tables.tables.items():
+                captured.tables[name] = table.snapshot()
+                captured.facts[name] = table_facts(table)
+            for step, lookup, column, value in prefetched_arrays(self.prefetched):
+                held = self.tables.tables[lookup.table].partitions
+                captured.add("ahead", str(step), lookup_name(lookup) + column, value, held)
+        if self.modules is not None and self.world.entry.replica == 0:
+            for name, column, value in dense_arrays(self.modules):
+                captured.add("dense", name, column, value)
+        for column, value in self._loss_arrays().items():
+            captured.add("progress", column, str(self.world.rank), value)
+        return captured
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint's state; it may be of another layout: a rank reads its part."""
+        with Contents(checkpoint) as contents:
+            if self.tables is not None:
+                for name, table in self.tables.tables.items():
+                    load_table(contents, name, table, self.timer.tick)
+                self.prefetched = load_prefetched(contents, self.tables, self.world.layout)
+            if self.modules is not None:
+                load_dense(contents, self.modules)
+            self._restore_losses(contents)
+        self.step = checkpoint.step
+
+    def writes(self, tensor: str) -> bool:
+        """Whether a dense layer of this rank's stage writes the tensor."""
+        if self.modules is None:
+            return False
+        return any(tensor in layer.writes for layer in self.modules.layers)
+
+    @property
+    def reporter(self) -> int:
+        """The rank that reports for all: the first one that sees losses."""
+        layer = next(layer for layer in self.model.layers if LOSS in layer.writes)
+        stage = self.world.layout.stage_of_layer(layer.name)
+        return min(self.world.layout.stage_ranks(stage))
+
+    @property
+    def is_reporter(self) -> bool:
+        """Whether this rank reports."""
+        return self.world.rank == self.reporter
+
+    def sparse_role(self, exchange: Exchange, ring: int) -> SparseRole | None:
+        """How this rank serves rows, if it holds tables; `ring` batches may be in flight."""
+        if self.tables is None:
+            return None
+        train = self.job.train
+        return SparseRole(
+            self.tables,
+            self.routes.matrices,
+            Channels(exchange, train, torch.device(CPU)),
+            ring=ring,
+            dtype=getattr(torch, train.dtype),
+            timer=self.timer,
+        )
+
+    def dense_role(self, exchange: Exchange, ring: int) -> DenseRole | None:
+        """How this rank runs its stage's modules; `ring` batches of rows may wait in buffers."""
+        if self.modules is None:
+            return None
+        train = self.job.train
+        return DenseRole(
+            self.modules,
+            self.routes,
+            self.shapes,
+            Channels(exchange, train, self.modules.device),
+            ring=ring,
+            seed=train.seed,
+            timer=self.timer,
+            on_bad_loss=self._stop_at_bad_loss,
+        )
+
+    def dense_tensors(self) -> dict[str, NDArray[Any]]:
+        """Parameters of this rank's stage, by LAYER.PARAMETER."""
+        named = () if self.modules is None else self.modules.named_parameters()
+        return {name: value.detach().cpu().numpy().copy() for name, value in named}
+
+    def table_rows(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """Keys and vectors of this rank's shards."""
+        return {} if self.tables is None else self.tables.all_rows()
+
+    def close(self) -> None:
+        """Free the communicators; all ranks call it, so none does after an error of its own."""
+        self.world.free()
+
+    def _stop_at_bad_loss(self, step: int, loss_sum: float) -> None:
+        if self.job.train.on_nan == "stop":
+            raise TrainingFailed(
+                f"the loss of step {step} is {loss_sum} on {self.world.name()}; lower the "
+                "learning rate, clip gradients (train.dense.clip_norm), or set train.on_nan: skip"
+            )
+
+    def _loss_arrays(self) -> dict[str, NDArray[np.float64]]:
+        found: dict[str, NDArray[np.float64]] = {}
+        if self.writes(LOSS):
+            found["sums"] = np.array(self.losses.sums, np.float64).reshape(-1, 2)
+        if self.is_reporter:
+            found["losses"] = np.array(self.losses.reported, np.float64)
+        return found
+
+    def _restore_losses(self, contents: Contents) -> None:
+        """The losses that a checkpoint kept, by rank, whatever ranks there are now."""
+        saved: dict[str, dict[int, NDArray[Any]]] = {}
+        for name in contents.names("progress"):
+            for place in contents.places("progress", name):
+                saved.setdefault(name, {})[int(place.array.column)] = contents.whole(place)
+        self.losses = LossRecord()
+        if self.is_reporter:
+            self.losses.reported = [x for part in saved.get("losses", {}).values() for x in part]
+        sums = saved.get("sums", {})
+        if not self.writes(LOSS) or not sums:
+            return
+        if set(self.world.layout.stage_ranks(self.world.entry.stage)) == set(sums):
+            mine = sums[self.world.rank]
+        else:  # the sums of all ranks are what counts: one rank takes them
+            mine = next(iter(sums.values())).copy()
+            mine[:, 0] = sum(part[:, 0] for part in sums.values()) if self.is_reporter else 0.0
+        self.losses.sums = [(float(loss), float(weight)) for loss, weight in mine]
+
+
+def device_of(world: World) -> torch.device:
+    """This rank's device; all ranks of the job call it, as those of a node share its devices."""
+    if all(component.device == CPU for component in world.layout.components):
+        return torch.device(CPU)
+    # not of `world`: when measuring, several groups of ranks share a node
+    component = world.layout.components[world.entry.component]
+    return choose_device(MPI.COMM_WORLD, component.device, world.name())

@@ -1,0 +1,83 @@
+"""How much memory a table takes: the one answer for measuring, planning and the preflight.
+
+The width of a row is the core's own (`Table.row_bytes`; a test compares them). If the core changes
+how rows lie in memory, `row_bytes` below is the place to follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+
+from heterps_hpc.config import Job, TrainSpec
+from heterps_hpc.model import Model
+
+_KEY_BYTES = 8
+_FIELD_BYTES = 4  # of a counter
+# An entry of the index is 8 bytes; a segment of it is split in two when three quarters are taken,
+# so that about 9 of 16 are in use.
+_INDEX_BYTES = 8 * 16 / 9
+# Copy on write goes by blocks of 24 KiB, and a batch of ordinary size touches a row of nearly every
+# block before the writer has passed it: reserve the worst case, all rows once more.
+_WORST_SNAPSHOT = 1.0
+
+
+class SlotSize(Protocol):
+    """What is known of a slot; that of a data set's manifest fits."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def cardinality(self) -> int: ...
+
+
+def row_bytes(dim: int, train: TrainSpec) -> int:
+    """Bytes of one row: its vector, the optimizer's state, counters and the key."""
+    states = {"sgd": 0, "adagrad_rowwise": 1, "adagrad": dim, "adam": 2 * dim + 1}
+    options = train.tables
+    fields = 0
+    if options.counters or options.track_changes or options.evict_after_steps is not None:
+        fields += 1  # the step at which a row last changed
+    if options.counters:
+        fields += 2  # shows and clicks
+    if options.hot_bytes is not None:
+        fields += 1  # how often it is used
+    values = (dim + states[train.sparse.optimizer]) * np.dtype(train.dtype).itemsize
+    return _padded(values + fields * _FIELD_BYTES) + _KEY_BYTES
+
+
+def table_bytes(model: Model, table: str, train: TrainSpec, slots: Iterable[SlotSize]) -> float:
+    """Bytes of a whole table when all keys of the data have been seen, with its index."""
+    rows = num_rows(model, table, slots)
+    return rows * (row_bytes(model.table(table).dim, train) + _INDEX_BYTES)
+
+
+def num_rows(model: Model, table: str, slots: Iterable[SlotSize]) -> int:
+    """Distinct keys that a table may see: those of all its slots, as if none had one in common.
+
+    A derived slot draws keys of its source, which are counted once.
+    """
+    cardinality = {slot.name: slot.cardinality for slot in slots}
+    sources = set()
+    for lookup in model.lookups:
+        if lookup.table == table:
+            negative = model.negative(lookup.slot)
+            sources.add(lookup.slot if negative is None else negative.source)
+    return sum(cardinality[source] for source in sources)
+
+
+def snapshot_share(job: Job) -> float:
+    """Of the rows in memory, what a save may copy while ranks train.
+
+    At the end of a run and at a stop signal ranks wait for the save, and nothing is copied.
+    """
+    spec = job.checkpoint
+    saves_while_training = spec.every_steps is not None or spec.every_minutes is not None
+    return _WORST_SNAPSHOT if saves_while_training else 0.0
+
+
+def _padded(num_bytes: int) -> int:
+    """Up to a multiple of eight, as keys are aligned."""
+    return (num_bytes + 7) // 8 * 8

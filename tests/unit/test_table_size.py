@@ -1,0 +1,81 @@
+"""The size of a table as planned and checked is the size that the core gives it."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heterps_hpc.config import Job
+from heterps_hpc.core import Table
+from heterps_hpc.dataset import SlotSpec
+from heterps_hpc.model import Lookup, Model, NegativeSlot, TableSpec, dense, embedding
+from heterps_hpc.runtime.tables import table_config
+from heterps_hpc.table_size import num_rows, row_bytes, snapshot_share, table_bytes
+
+OPTIMIZERS = ("sgd", "adagrad_rowwise", "adagrad", "adam")
+FIELDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "counters": {"counters": True},
+    "ages": {"evict_after_steps": 3},
+    "changes": {"track_changes": True},
+    "tiers": {"hot_bytes": 1 << 20, "spill_dir": "spill"},
+}
+
+
+def job(train: dict[str, Any] | None = None, **other: Any) -> Job:
+    return Job.parse(
+        {
+            "name": "size",
+            "model": {"name": "ctrdnn"},
+            "data": {"train": "nowhere"},
+            "train": {"batch_size": 4, **(train or {})},
+            **other,
+        },
+        "job",
+    )
+
+
+def model(dim: int) -> Model:
+    """One table read by a slot, by a second one, and by keys drawn from the second."""
+    lookups = (Lookup("a", "t", "x"), Lookup("b", "t", "x"), Lookup("drawn", "t", "x"))
+    return Model(
+        "m",
+        (embedding("e", lookups), dense("fc", lambda: None, "x", "score loss")),
+        (TableSpec("t", dim),),
+        (NegativeSlot("drawn", "b", 2),),
+    )
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_a_row_is_as_wide_as_in_the_core(fields: str, tmp_path: Path) -> None:
+    for optimizer, dim, precision in product(
+        OPTIMIZERS, (1, 3, 8, 16, 17, 64), ("float32", "float64", "bf16")
+    ):
+        options = FIELDS[fields] | ({"spill_dir": str(tmp_path)} if fields == "tiers" else {})
+        asked = job({"precision": precision, "sparse": {"optimizer": optimizer}, "tables": options})
+        suffix = f"{optimizer}-{dim}-{precision}"  # of its spill file
+        table = Table(table_config(model(dim), "t", asked, suffix))
+        assert row_bytes(dim, asked.train) == table.row_bytes, (optimizer, dim, precision)
+
+
+def test_a_filled_table_takes_about_as_much_memory_as_predicted() -> None:
+    asked = job({"tables": {"num_partitions": 4}})
+    slots = (SlotSpec(name="a", cardinality=150_000), SlotSpec(name="b", cardinality=50_000))
+    table = Table(table_config(model(16), "t", asked, "test"))
+    keys = np.arange(200_000, dtype=np.uint64)
+    table.pull(keys, out=np.empty((len(keys), 16), np.float32))
+    predicted = table_bytes(model(16), "t", asked.train, slots)
+    assert table.memory_bytes() == pytest.approx(predicted, rel=0.15)
+
+
+def test_slots_that_share_a_table_count_together_and_drawn_ones_with_their_source() -> None:
+    slots = (SlotSpec(name="a", cardinality=7), SlotSpec(name="b", cardinality=5))
+    assert num_rows(model(4), "t", slots) == 12
+
+
+def test_only_saves_while_training_need_memory_for_copies() -> None:
+    assert snapshot_share(job()) == 0
+    assert snapshot_share(job(checkpoint={"every_steps": 5})) == 1
+    assert snapshot_share(job(checkpoint={"every_minutes": 5})) == 1
