@@ -8,13 +8,8 @@ from pathlib import Path
 from slurm.dev_cluster.cluster import Cluster
 from slurm.dev_cluster.guard import guard, start_guard
 from slurm.dev_cluster.install import install
-from slurm.dev_cluster.spec import (
-    DEFAULT_DIR,
-    DEFAULT_PORT,
-    ClusterError,
-    ClusterSpec,
-    can_isolate,
-)
+from slurm.dev_cluster.nodes_file import NodesFile, find_nodes_file, load_nodes
+from slurm.dev_cluster.spec import DEFAULT_DIR, DEFAULT_PORT, ClusterError, ClusterSpec, can_isolate
 
 
 def parse() -> argparse.Namespace:
@@ -30,30 +25,60 @@ def parse() -> argparse.Namespace:
     inst.add_argument("--if-possible", action="store_true", help="only warn when not root")
     up = verbs.add_parser("up", help="start, and wait until all nodes are idle")
     up.add_argument("--with-pid", type=int, help="go down by itself when this process ends")
+    up.add_argument("--nodes", metavar="FILE", help="nodes that differ: a file, or a shipped one")
+    pools = verbs.add_parser("pools", help="the cluster file of a file of nodes, for heterps")
+    pools.add_argument("--nodes", metavar="FILE", required=True)
+    inside = verbs.add_parser("exec", help="run a command in a node that differs")
+    inside.add_argument("node")
+    inside.add_argument("command", nargs=argparse.REMAINDER)
     verbs.add_parser("down", help="end all daemons and jobs")
     verbs.add_parser("status", help="the nodes and their states")
     verbs.add_parser("env", help="shell line that makes sbatch and others use this cluster")
     verbs.add_parser("kill-node", help="a node dies, with all that it runs").add_argument("node")
     verbs.add_parser("start-node", help="a dead node comes back").add_argument("node")
     verbs.add_parser("guard", help="(internal) wait for a process, then go down").add_argument(
-        "--pid", type=int, required=True
+        "--pid", type=int
     )
     return parser.parse_args()
 
 
+def up(spec: ClusterSpec, name: str | None, with_pid: int | None) -> str:
+    """Start the plain cluster, or one of unlike nodes; returns what to print."""
+    nodes: NodesFile | None = None
+    if name is not None:
+        nodes = load_nodes(find_nodes_file(name))
+        spec = ClusterSpec(spec.folder, spec.port, nodes.nodes, can_isolate())
+    before = Cluster(ClusterSpec.of_folder(spec.folder, spec.port))
+    if not before.is_up():
+        before.down()  # what a crash left, also on another port
+    cluster = Cluster(spec)
+    cluster.up()
+    if with_pid or spec.unlike:  # cgroups and links do not go by themselves when daemons die
+        start_guard(cluster, with_pid)
+    text = f'up; for sbatch, squeue and the rest: export SLURM_CONF="{spec.conf}"'
+    if nodes is not None:
+        (spec.folder / "cluster.yaml").write_text(nodes.cluster_file())
+        text += f"\ncluster file for heterps: {spec.folder}/cluster.yaml"
+    return text
+
+
 def run(arguments: argparse.Namespace) -> str:
     """Do one verb; returns what to print."""
-    spec = ClusterSpec(arguments.dir.absolute(), arguments.port, isolate=can_isolate())
+    folder = arguments.dir.absolute()
+    plain = ClusterSpec(folder, arguments.port, isolate=can_isolate())
+    spec = ClusterSpec.of_folder(folder, arguments.port)
     cluster = Cluster(spec)
     text = ""
     match arguments.verb:
         case "install":
             text = install(spec, arguments.if_possible)
         case "up":
-            cluster.up()
-            if arguments.with_pid:
-                start_guard(cluster, arguments.with_pid)
-            text = f'up; for sbatch, squeue and the rest: export SLURM_CONF="{spec.conf}"'
+            text = up(plain, arguments.nodes, arguments.with_pid)
+        case "pools":
+            text = load_nodes(find_nodes_file(arguments.nodes)).cluster_file()
+        case "exec":
+            command = cluster.inside(arguments.node, arguments.command)
+            os.execvpe(command[0], command, spec.environment())
         case "down":
             cluster.down()
         case "status":

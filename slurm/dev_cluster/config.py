@@ -23,6 +23,11 @@ def slurm_conf(spec: ClusterSpec) -> str:
         host=spec.host,
         port=spec.port,
         user=spec.user,
+        controller_address=spec.controller_address,
+        # an unlike node has an interface of its own, and process numbers that mean nothing here
+        binding="NoCtldInAddrAny" if spec.unlike else "NoInAddrAny,NoCtldInAddrAny",
+        slurmd_pid_file="spool/%n/slurmd.pid" if spec.unlike else "run/slurmd.%n.pid",
+        patience_seconds=30 if spec.unlike else 10,  # a slow node answers slowly
         folder=spec.folder,
         munge_socket=spec.munge_socket,
         nodes="\n".join(_node_line(spec, i, node) for i, node in enumerate(spec.nodes, 1)),
@@ -40,11 +45,19 @@ def gres_conf(spec: ClusterSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
+def hosts(spec: ClusterSpec) -> str:
+    """Text of every node's /etc/hosts."""
+    lines = ["127.0.0.1 localhost", "::1 localhost", f"{spec.controller_address} {spec.host}"]
+    lines += [f"{spec.address(node.name)} {node.name}" for node in spec.nodes]
+    return "\n".join(lines) + "\n"
+
+
 def _node_line(spec: ClusterSpec, index: int, node: Node) -> str:
-    host = node.name if spec.isolate else spec.host
+    host = node.name if spec.isolate or spec.unlike else spec.host
     gres = f" Gres=gpu:fake:{node.num_gpus}" if node.num_gpus else ""
     return (
-        f"NodeName={node.name} NodeHostname={host} NodeAddr=127.0.0.1 Port={spec.port + index} "
+        f"NodeName={node.name} NodeHostname={host} NodeAddr={spec.address(node.name)} "
+        f"Port={spec.port + index} "
         f"CPUs={node.num_cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={node.num_cpus} "
         f"ThreadsPerCore=1 RealMemory={node.memory_mb}{gres} State=UNKNOWN"
     )
@@ -66,7 +79,8 @@ def write_config(spec: ClusterSpec) -> None:
     key = folder / "munge/key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(1024))
-    names = " ".join(["localhost", spec.host, *(node.name for node in spec.nodes)])
-    (folder / "etc/hosts").write_text(f"127.0.0.1 {names}\n::1 localhost\n")
+    (folder / "etc/hold").mkdir()  # where a node keeps its cgroups while it mounts a /sys
+    spec.hosts.write_text(hosts(spec))
+    spec.save()
     (folder / "etc/gres.conf").write_text(gres_conf(spec))
     spec.conf.write_text(slurm_conf(spec))

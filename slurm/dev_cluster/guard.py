@@ -11,28 +11,29 @@ from slurm.dev_cluster.cluster import Cluster
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start_guard(cluster: Cluster, pid: int) -> None:
-    """Leave behind a process that takes the cluster down once `pid` has ended."""
-    words = ["--dir", cluster.spec.folder, "guard", "--pid", str(pid)]
-    subprocess.Popen(
-        [sys.executable, "-m", "slurm.dev_cluster", *map(str, words)],
+def start_guard(cluster: Cluster, pid: int | None = None) -> None:
+    """Leave behind a process that takes the cluster down once `pid` or its controller has ended."""
+    words = ["--dir", str(cluster.spec.folder), "guard"]
+    words += [] if pid is None else ["--pid", str(pid)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slurm.dev_cluster", *words],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # a Ctrl-C for the tests must not end the guard first
     )
+    cluster.spec.pid_file("guard").write_text(f"{process.pid}\n")
 
 
-def guard(cluster: Cluster, pid: int) -> None:
-    """Wait for the end of `pid` or of the cluster, then clean up."""
+def guard(cluster: Cluster, pid: int | None) -> None:
+    """Wait for the end of `pid` or of the controller, then clean up."""
+    watched = [] if pid is None else [pid]
+    watched += [found] if (found := cluster.controller()) is not None else []
     try:
-        process = os.pidfd_open(pid)
+        handles = [os.pidfd_open(each) for each in watched]
     except ProcessLookupError:
-        cluster.down()
-        return
-    while cluster.is_up():
-        ended, _, _ = select.select([process], [], [], 2.0)
-        if ended:
-            cluster.down()
-            return
+        handles = []
+    if handles:
+        select.select(handles, [], [])
+    cluster.down()

@@ -27,6 +27,15 @@ def running(pid: int) -> bool:
     return stat is not None and stat[0] != "Z"
 
 
+def first_of_its_kind(pid: int) -> bool:
+    """Whether the process is number 1 of a PID name space below ours."""
+    with suppress(OSError):
+        for line in (PROC / str(pid) / "status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return line.split()[2:] == ["1"]
+    return False
+
+
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):

@@ -1,11 +1,13 @@
 """What the development cluster looks like: its nodes, its ports and its folder."""
 
 import getpass
+import json
+import math
 import os
 import shutil
 import socket
 import subprocess
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 DEFAULT_DIR = Path("/tmp") / f"heterps-slurm-{os.getuid()}"
@@ -18,14 +20,31 @@ class ClusterError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What makes a node unlike others: enforced by the kernel, not invented."""
+
+    cores: float  # CPU quota, a fraction of the host's cores
+    link_mbit: float | None = None  # each way; None: as fast as the bridge
+
+
+@dataclass(frozen=True)
 class Node:
-    """One node: a slurmd with hardware of its own invention."""
+    """One node: a slurmd with hardware of its own invention, or with real limits."""
 
     name: str
     partition: str
     num_cpus: int = 4
     num_gpus: int = 0
     memory_mb: int = 2000
+    limits: Limits | None = None
+
+    @classmethod
+    def limited(
+        cls, name: str, partition: str, cores: float, memory_mb: int, link_mbit: float | None
+    ) -> "Node":
+        """A node with limits; Slurm counts whole CPUs."""
+        limits = Limits(cores, link_mbit)
+        return cls(name, partition, math.ceil(cores), 0, memory_mb, limits)
 
 
 NODES = (
@@ -54,8 +73,17 @@ class ClusterSpec:
             )
 
     @property
+    def unlike(self) -> bool:
+        """Whether nodes have limits, and so name spaces, addresses and cgroups of their own."""
+        return any(node.limits is not None for node in self.nodes)
+
+    @property
     def conf(self) -> Path:
         return self.folder / "etc/slurm.conf"
+
+    @property
+    def hosts(self) -> Path:
+        return self.folder / "etc/hosts"
 
     @property
     def munge_socket(self) -> Path:
@@ -73,6 +101,19 @@ class ClusterSpec:
                 return node
         raise ClusterError(f"no node {name!r}; there are {', '.join(n.name for n in self.nodes)}")
 
+    @property
+    def subnet(self) -> str:
+        """First three numbers of the bridge's addresses; of the port, as clusters may coexist."""
+        return f"10.77.{self.port % 250}"
+
+    @property
+    def controller_address(self) -> str:
+        return f"{self.subnet}.254" if self.unlike else "127.0.0.1"
+
+    def address(self, name: str) -> str:
+        index = self.nodes.index(self.node(name)) + 1
+        return f"{self.subnet}.{index}" if self.unlike else "127.0.0.1"
+
     def environment(self) -> dict[str, str]:
         """The environment of daemons and clients: one variable finds the cluster."""
         path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -86,6 +127,25 @@ class ClusterSpec:
     @property
     def host(self) -> str:
         return socket.gethostname().partition(".")[0]
+
+    def save(self) -> None:
+        """Let later commands on this folder know the nodes."""
+        state = {"port": self.port, "nodes": [asdict(node) for node in self.nodes]}
+        (self.folder / "etc/nodes.json").write_text(json.dumps(state))
+
+    @classmethod
+    def of_folder(cls, folder: Path, port: int) -> "ClusterSpec":
+        """The cluster that was started in a folder; the plain one if none was."""
+        plain = cls(folder, port, isolate=can_isolate())
+        try:
+            state = json.loads((folder / "etc/nodes.json").read_text())
+        except FileNotFoundError:
+            return plain
+        nodes = [
+            Node(**{**node, "limits": Limits(**node["limits"]) if node["limits"] else None})
+            for node in state["nodes"]
+        ]
+        return cls(folder, state["port"], tuple(nodes), plain.isolate)
 
 
 def can_isolate() -> bool:

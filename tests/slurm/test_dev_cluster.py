@@ -84,7 +84,7 @@ def test_cluster_ends_with_the_process_that_started_it(
             timeout=60,
         )
         daemons = [pid for f in spec.folder.glob("run/*.pid") if (pid := pid_of(f))]
-        assert len(daemons) == 2 + len(NODES)
+        assert len(daemons) == 3 + len(NODES)  # the guard is one
         owner.kill()
         owner.wait()
         client = SlurmClient(slurm_cluster)

@@ -1,0 +1,1 @@
+"""Predicted against measured throughput on Slurm clusters whose nodes really differ."""

@@ -1,0 +1,103 @@
+"""Predicted against measured throughput on clusters whose nodes really differ.
+
+    python -m benchmarks.unlike [--quick] [--json FILE] [--folder F] [--stop-after SECONDS]
+
+For every shipped cluster of unlike nodes: `measure --on slurm` of two workloads, then layouts of
+one to three stages and one to five ranks, each as one Slurm job. Needs root. With --folder results
+are kept, and a benchmark that was stopped continues there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.record import Report, standard_options
+from benchmarks.unlike.cases import CLUSTERS, LAYOUTS, QUICK, WORKS
+from benchmarks.unlike.judge import Case, judge
+from benchmarks.unlike.runs import Bench, cluster_up
+
+log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run what is not there yet, then judge what is."""
+    options = parse()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    report = Report("unlike", "Predicted against measured throughput on unlike nodes")
+    with tempfile.TemporaryDirectory(prefix="hu-", dir="/tmp") as temporary:
+        folder = options.folder or Path(temporary)
+        for name in options.clusters:
+            judge(report, name, run_cluster(name, folder, options))
+    report.finish(options.json)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = standard_options(__doc__)
+    parser.add_argument("--clusters", nargs="+", default=CLUSTERS, choices=CLUSTERS)
+    parser.add_argument("--works", nargs="+", default=[work.name for work in WORKS])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of training, each run")
+    parser.add_argument("--folder", type=Path, help="keep runs here, and continue from it")
+    parser.add_argument("--stop-after", type=float, default=1e9, help="seconds; then start no run")
+    options = parser.parse_args()
+    if options.quick:
+        options.clusters, options.repeats, options.seconds = CLUSTERS[:1], 1, 15.0
+    options.stop_at = time.monotonic() + options.stop_after
+    return options
+
+
+def run_cluster(name: str, folder: Path, options: argparse.Namespace) -> list[Case]:
+    """Measure, run and compare on one cluster; ends early when its time is over."""
+    cases: list[Case] = []
+    with cluster_up(name) as cluster:
+        for work in WORKS:
+            if work.name not in options.works:
+                continue
+            bench = Bench(name, work, folder)
+            if not bench.profile_path.exists():
+                _stop_in_time(options)
+            profile = bench.measure(cluster)
+            layouts = [
+                text for text in LAYOUTS[name][work.name] if not options.quick or text in QUICK
+            ]
+            for repeat in range(options.repeats):
+                for text in layouts:
+                    if not bench.is_done(text, repeat):
+                        _stop_in_time(options)
+                        bench.run(cluster, profile, text, repeat, options.seconds)
+            for text in layouts:
+                predicted = bench.predict(cluster, profile, text)
+                rates = [bench.rate(text, repeat) for repeat in range(options.repeats)]
+                log.warning(
+                    "%s %s %s: %s measured, %.0f predicted",
+                    name,
+                    work.name,
+                    text,
+                    " ".join(f"{rate:.0f}" for rate in rates),
+                    predicted.samples_per_second,
+                )
+                cases.append(
+                    Case(
+                        work.name,
+                        text,
+                        predicted.samples_per_second,
+                        statistics.median(rates),
+                        predicted.money_per_hour,
+                    )
+                )
+    return cases
+
+
+def _stop_in_time(options: argparse.Namespace) -> None:
+    if time.monotonic() > options.stop_at:
+        raise SystemExit("stopped, as asked; call it again with the same folder to continue")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""How good the predictions were: errors, order, and the money of the plan that they lead to."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.record import Report
+
+CLOSE = 0.05  # pairs nearer than this do not count for the order
+FLOOR = 0.5  # of the best throughput: the question that the chosen layout answers
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layout of one workload."""
+
+    work: str
+    layout: str
+    predicted: float  # samples/s
+    measured: float
+    price: float  # $/hour of its ranks
+
+    @property
+    def error(self) -> float:
+        """Relative to what was measured."""
+        return abs(self.predicted - self.measured) / self.measured
+
+    @property
+    def money(self) -> float:
+        """$ per million samples, really."""
+        return self.price / 3600 / self.measured * 1e6
+
+
+def kendall_tau(cases: Sequence[Case]) -> float:
+    """Share of pairs in the right order minus share in the wrong one; close pairs do not count."""
+    right = wrong = 0
+    for one, other in itertools.combinations(cases, 2):
+        if one.work != other.work or abs(one.measured / other.measured - 1) < CLOSE:
+            continue
+        if (one.measured - other.measured) * (one.predicted - other.predicted) > 0:
+            right += 1
+        else:
+            wrong += 1
+    return (right - wrong) / max(right + wrong, 1)
+
+
+def money_over_best(cases: Sequence[Case]) -> float:
+    """Money of the layout that predictions choose, relative to the best that was run; of one work.
+
+    Both must really reach the floor, which is half of the best measured throughput.
+    """
+    floor = FLOOR * max(case.measured for case in cases)
+    enough = [case for case in cases if case.predicted >= floor]
+    best = min(case.money for case in cases if case.measured >= floor)
+    if not enough:
+        return float("inf")
+    chosen = min(enough, key=lambda case: case.price / case.predicted)
+    return chosen.money / best - 1 if chosen.measured >= 0.95 * floor else float("inf")
+
+
+def judge(report: Report, cluster: str, cases: Sequence[Case]) -> None:
+    """All records of one cluster."""
+    for case in cases:
+        label = f"{cluster}, {case.work}, {case.layout}"
+        report.add(f"{label}: measured", case.measured, "samples/s")
+        report.add(f"{label}: predicted", case.predicted, "samples/s")
+    errors = [100 * case.error for case in cases]
+    report.add(f"{cluster}: median error", statistics.median(errors), "%", "<= 10")
+    report.add(f"{cluster}: worst error", max(errors), "%", "<= 25")
+    report.add(f"{cluster}: order (Kendall's tau)", kendall_tau(cases), "", ">= 0.9")
+    works = dict.fromkeys(case.work for case in cases)
+    excess = max(money_over_best([case for case in cases if case.work == work]) for work in works)
+    report.add(f"{cluster}: chosen layout's money over the best's", 100 * excess, "%", "<= 5")
