@@ -206,6 +206,7 @@ class Saver:
                 "num_partitions": trainer.world.layout.num_partitions,
                 "must_match": must_match(trainer.job),
                 "tables": tables,
+                "data": trainer.dataset.manifest.inputs(),
                 "shards": [ShardSpec.model_validate(report["shard"]) for report in reports],
             }
         )
