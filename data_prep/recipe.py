@@ -135,6 +135,18 @@ def rows_of(table: Any, recipe: Recipe) -> tuple[SampleRows, Int64s | None]:
     )
 
 
+def features_of(table: Any, recipe: Recipe) -> Rows:
+    """What a model scores of an Arrow table: its slots and dense columns, without labels."""
+    slots = {slot.slot: _slot(table[slot.column], slot) for slot in recipe.slots}
+    dense = [_dense(table[column.column], column) for column in recipe.dense]
+    return Rows(slots, np.stack(dense, axis=1) if dense else None)
+
+
+def keys_of_values(values: Any, slot: SlotColumn) -> UInt64s:
+    """The key of each of some single values of a slot."""
+    return _keys(pa.chunked_array([values]), slot.slot, slot.integer)
+
+
 def _slot(column: Any, slot: SlotColumn) -> Keys:
     if slot.has_many:
         return _many(column, slot)

@@ -167,6 +167,7 @@ class Manifest(Value):
     must_match: dict[str, Any]  # settings under which going on is the same as not having stopped
     tables: dict[str, TableFacts]
     shards: tuple[ShardSpec, ...]
+    data: dict[str, Any] | None = None  # columns and recipe, for scoring raw rows
 
     @model_validator(mode="after")
     def _distinct_files(self) -> Self:

@@ -120,6 +120,23 @@ class DatasetManifest(Schema):
             raise ValueError(f"num_rows is {self.num_rows}, but the shards hold {total}")
         return self
 
+    def inputs(self) -> dict[str, Any]:
+        """What whoever scores raw rows must know: the columns, and how their keys were made.
+
+        It travels in checkpoints and exports, so that they can be used without the data.
+        """
+        options = self.made.get("options", {})
+        # sources of their own (Criteo, MovieLens) do more than a recipe can say
+        from_recipe = self.made.get("by") == "data_prep.table"
+        return {
+            "schema": Schema.model_validate(
+                {key: getattr(self, key) for key in Schema.model_fields}
+            ).model_dump(mode="json"),
+            "recipe": self.made.get("recipe") if from_recipe else None,
+            "max_keys": options.get("max_keys"),
+            "has_rare": int(options.get("min_count") or 1) > 1,
+        }
+
     def slot(self, name: str) -> SlotSpec:
         """The slot of that name."""
         for slot in self.slots:

@@ -74,7 +74,11 @@ def linear_of_parts(linear: nn.Linear, parts: tuple[Tensor, ...]) -> Tensor:
     if len(parts) == 1:
         values: Tensor = linear(parts[0])
         return values
-    if torch.is_autocast_enabled(parts[0].device.type) or parts[0].is_meta:
+    if (
+        torch.is_autocast_enabled(parts[0].device.type)
+        or parts[0].is_meta
+        or torch.compiler.is_exporting()  # other runtimes know no operator of ours
+    ):
         joined: Tensor = linear(torch.cat(parts, dim=1))
         return joined
     product: Tensor = _LinearOfParts.apply(linear.weight, linear.bias, *parts)  # type: ignore[no-untyped-call]
@@ -121,7 +125,7 @@ class SharedFc(nn.Module):
 
     def forward(self, item: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
         """Both as matrices; the negatives of a sample lie side by side in its row."""
-        num_rows = len(item)
+        num_rows = item.shape[0]
         stacked = torch.cat([item, negatives.reshape(num_rows * self.num_negatives, -1)])
         values = self.linear(stacked)
         if self.relu:
@@ -149,7 +153,7 @@ class CosineScore(nn.Module):
     def forward(self, user: Tensor, item: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
         """[rows] and [rows, num_negatives]"""
         width = item.shape[1]
-        others = negatives.reshape(len(user), self.num_negatives, width)
+        others = negatives.reshape(user.shape[0], self.num_negatives, width)
         # far from the rounding of 0/0: a ReLU tower may give a sample nothing but zeros
         score = functional.cosine_similarity(user, item, dim=1, eps=1e-6)
         negative_scores = functional.cosine_similarity(user[:, None, :], others, dim=2, eps=1e-6)
@@ -180,7 +184,7 @@ class NceScore(nn.Module):
 
     def forward(self, context: Tensor, target: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """[rows] and [rows, num_noise]; the last column of an output row is its bias."""
-        outputs = torch.cat([target, noise], dim=1).reshape(len(context), -1, self.dim + 1)
+        outputs = torch.cat([target, noise], dim=1).reshape(context.shape[0], -1, self.dim + 1)
         products = (outputs[:, :, : self.dim] * context[:, None, :]).sum(dim=2)
         logits = products + outputs[:, :, self.dim] - self.log_noise_odds
         return logits[:, 0], logits[:, 1:]

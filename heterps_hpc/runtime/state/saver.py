@@ -206,6 +206,7 @@ class Saver:
                 "num_partitions": state.world.layout.num_partitions,
                 "must_match": must_match(state.job),
                 "tables": tables,
+                "data": trainer.dataset.manifest.inputs(),
                 "shards": [ShardSpec.model_validate(report["shard"]) for report in reports],
             }
         )

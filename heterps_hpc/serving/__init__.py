@@ -1,0 +1,8 @@
+"""Trained models in one process, without MPI and Horovod: load, score, look at embeddings, export.
+
+inputs        what a model reads, and raw columns as keys and numbers by the recipe
+sorted_table  rows by key, in memory or mapped from an export
+score_module  the dense layers that lead to the score, as one torch module
+predictor     the three together
+export        the same as files that need neither torch nor this package
+"""
