@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from heterps_hpc import __version__
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.errors import UserError
 from heterps_hpc.serving.predictor import Predictor
 from heterps_hpc.serving.score_module import ScoreModule, score_layers
-from heterps_hpc.validation import write_atomically
 
 Format = Literal["onnx", "torch"]
 FORMAT = "heterps-export"

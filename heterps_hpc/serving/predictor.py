@@ -170,9 +170,9 @@ class Predictor:
             yield rows.cut(first, min(first + _ROWS_PER_BATCH, rows.num_rows))
 
     def _dataset_batches(self, dataset: Dataset) -> Iterator[Rows]:
-        from heterps_hpc.dataset import Order, Reader, Want
+        from heterps_hpc.dataset import ColumnSelection, Order, Reader
 
-        wanted = Want(
+        wanted = ColumnSelection(
             slots=tuple(self._slots()),
             dense=bool(dataset.manifest.dense_columns),
             labels=False,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import SCORE, Layer, Model, is_data_tensor
-from heterps_hpc.models.initial import make_module
+from heterps_hpc.models.layers import make_module
 
 Weights = Mapping[str, NDArray[np.floating]]
 

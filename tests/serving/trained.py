@@ -32,9 +32,11 @@ class Trained:
 
     def scores(self, dataset: Dataset) -> NDArray[Any]:
         """What the oracle gives for all rows of a data set."""
-        from heterps_hpc.dataset import Order, Reader, Want
+        from heterps_hpc.dataset import ColumnSelection, Order, Reader
 
-        wanted = Want(slots=tuple(self.oracle.model.data_slots()), dense=True, labels=True)
+        wanted = ColumnSelection(
+            slots=tuple(self.oracle.model.data_slots()), dense=True, labels=True
+        )
         order = Order(dataset, dataset.manifest.num_rows, shuffle=False)
         with Reader(dataset, order, wanted) as reader:
             batch = next(reader)
