@@ -174,6 +174,11 @@ class Layout(Value):
         members = [entry for entry in self.ranks if entry.stage == stage]
         return [entry.rank for entry in sorted(members, key=lambda entry: entry.replica)]
 
+    def reduces(self, rank: int) -> bool:
+        """Whether a rank sums dense gradients with others of its stage."""
+        entry = self.ranks[rank]
+        return entry.dense and self.stages[entry.stage].num_ranks > 1
+
     def stage_of_layer(self, layer: str) -> int:
         """Index of the stage that holds a layer."""
         return next(i for i, stage in enumerate(self.stages) if layer in stage.layers)

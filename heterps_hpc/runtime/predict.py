@@ -18,6 +18,7 @@ from heterps_hpc.checkpoint import Checkpoint
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.runtime.evaluate import Evaluator
+from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import Start, run_program
 
@@ -29,6 +30,7 @@ def predict(start: Start) -> ExitCode:
     job = start.job
     assert job.train.init_from is not None
     assert job.data.test is not None
+    check_world(start.comm, start.layout, start.component)
     checkpoint = Checkpoint.open(job.train.init_from)
     dataset = Dataset.open(job.data.test)
     schema = Dataset.open(job.data.train).manifest

@@ -36,8 +36,6 @@ from heterps_hpc.runtime.state.table_rows import load_table, table_facts
 from heterps_hpc.runtime.tables import TableShards
 from heterps_hpc.runtime.world import World, make_world
 
-_TRACED_STEPS = range(10, 30)
-
 
 class TrainingFailed(RuntimeError):
     """Training cannot continue; the message names step, rank and stage."""
@@ -63,13 +61,14 @@ class Rank:
         dataset: Dataset,
         *,
         schema: Schema | None = None,
+        timer: PhaseTimer | None = None,
     ) -> None:
         """`dataset` is what the rank works on; the model is built for its schema, or for that of
         the data that it was trained on, if another one is given."""
         self.job = job
         self.dataset = dataset
         self.world = make_world(comm, layout)
-        self.timer = PhaseTimer(self.world.rank, _TRACED_STEPS)
+        self.timer = timer or PhaseTimer(self.world.rank)
         self.model = build_model(job.model, schema or dataset.manifest)
         layout.check_model(self.model)
         entry = self.world.entry

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.runtime.health.preflight import preflight
+from heterps_hpc.phases import Phase
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.health.preflight import check_world, preflight
 from heterps_hpc.runtime.health.watchdog import Watchdog
 from heterps_hpc.runtime.metrics.summary import write_summary
 from heterps_hpc.runtime.rank import Rank
@@ -27,37 +31,43 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(start: Start) -> ExitCode:
-    with StopFlag().installed() as stop:
-        preflight(start.comm, start.layout, start.job, start.component, start.run_dir)
-        dataset = Dataset.open(start.job.data.train)
-        rank = Rank(start.comm, start.job, start.layout, dataset)
+    """The watchdog is first: a rank that is stopped in any of this would never be noticed."""
+    comm, layout, job, run_dir = start.comm, start.layout, start.job, start.run_dir
+    timer = PhaseTimer(comm.rank)
+    watchdog = Watchdog(comm.rank, layout, run_dir, job.watch, timer)
+    with StopFlag().installed() as stop, watchdog.running():
         try:
-            return _train(rank, start, stop)
+            with timer.phase(Phase.CHECK):
+                info = check_world(comm, layout, start.component, reducer=job.train.reducer)
+                watchdog.share_hearts(comm)
+                preflight(comm, layout, job, info, run_dir)
+            dataset = Dataset.open(job.data.train)
+            rank = Rank(comm, job, layout, dataset, timer=timer)
+            with timer.phase(Phase.RESTORE):
+                begin(rank, run_dir)
+            return _train(rank, run_dir, stop)
         except UserError:
             raise
         except Exception as error:
+            entry = layout.ranks[comm.rank]
             raise RankFailed(
-                f"{rank.world.name()}, step {rank.timer.step}, phase "
-                f"'{rank.timer.current}': {type(error).__name__}: {error}"
+                f"rank {entry.rank} {entry.role} stage {entry.stage} on {os.uname().nodename}, "
+                f"step {timer.step}, phase '{timer.current}': {type(error).__name__}: {error}"
             ) from error
 
 
-def _train(rank: Rank, start: Start, stop: StopFlag) -> ExitCode:
-    """Begin where an interrupted run was, or at step 0; save and be watched while training."""
-    world, run_dir = rank.world, start.run_dir
-    with Watchdog(world.control, world.layout, run_dir, rank.job.watch, rank.timer):
-        begin(rank, run_dir)
-        saver = Saver(rank, run_dir, stop)
-        training = Training(rank, run_dir, saver=saver)
-        log.info(
-            "%s of %d, layers %s, reducer %s",
-            world.name(),
-            world.control.size,
-            ", ".join(world.my_stage.layers),
-            training.reducer.name,
-        )
-        result = training.run()
-        write_summary(rank, result, training.exchange, training.reducer.name, run_dir)
-        training.close()
-        rank.close()
+def _train(rank: Rank, run_dir: RunDir, stop: StopFlag) -> ExitCode:
+    """Train from where the rank is to the end of its job; save meanwhile."""
+    training = Training(rank, run_dir, saver=Saver(rank, run_dir, stop))
+    log.info(
+        "%s of %d, layers %s, reducer %s",
+        rank.world.name(),
+        rank.world.control.size,
+        ", ".join(rank.world.my_stage.layers),
+        training.reducer.name,
+    )
+    result = training.run()
+    write_summary(rank, result, training.exchange, training.reducer.name, run_dir)
+    training.close()
+    rank.close()
     return ExitCode.STOPPED if result.stopped else ExitCode.DONE

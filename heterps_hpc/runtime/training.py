@@ -21,7 +21,7 @@ from heterps_hpc.runtime.lr_schedule import factor
 from heterps_hpc.runtime.metrics.training_log import Progress
 from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.reducer import make_reducer
+from heterps_hpc.runtime.reducer import agree_on_reducer, make_reducer
 from heterps_hpc.runtime.state.saver import Saver
 from heterps_hpc.runtime.votes import CONTINUE, STOP, Votes
 
@@ -62,8 +62,9 @@ class Training:
         staleness = self.job.train.staleness
         self.sparse = rank.sparse_role(self.exchange, ring=staleness + 2)
         self.dense = rank.dense_role(self.exchange, ring=staleness + 1)
-        stage_comm = self.world.stage if self.dense else MPI.COMM_SELF
-        self.reducer = make_reducer(stage_comm, self.job.train.reducer)
+        reduces = self.world.layout.reduces(self.world.rank)
+        agreed = agree_on_reducer(self.world.control, self.job.train.reducer, reduces=reduces)
+        self.reducer = make_reducer(self.world.stage if reduces else MPI.COMM_SELF, agreed)
         self.votes = Votes(self.world.control, lag=staleness + 1)
         self.progress = Progress(rank, run_dir.metrics if run_dir else None)
         self.result = Result()

@@ -87,7 +87,7 @@ def test_an_error_ends_the_world_and_says_where(data: Path, tmp_path: Path) -> N
     assert said in run.reasons()
 
 
-def test_the_watch_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
+def test_the_watchdog_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
     watch = {"heartbeat_seconds": 0.4, "stall_seconds": 3.0}
     run = make_run(tmp_path, data, CASE, watch=watch)
     outcome = disturb(run, rank=1, at="step", count=6, do="stop")
@@ -101,6 +101,19 @@ def test_the_watch_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
     text = report.read_text()
     assert "no stack: the rank is silent" in text
     assert "_one_step" in text
+
+
+def test_the_watchdog_names_a_rank_that_is_stopped_before_it_meets_the_others(
+    data: Path, tmp_path: Path
+) -> None:
+    watch = {"heartbeat_seconds": 0.4, "stall_seconds": 6.0}
+    run = make_run(tmp_path, data, CASE, watch=watch)
+    outcome = disturb(run, rank=1, at="check", count=1, do="stop")
+    assert not outcome.timed_out
+    assert "rank 1 did not start, or was stopped while starting: 2 of 3 ranks wait" in (
+        outcome.output
+    )
+    assert int(ExitCode.STALLED) in {event["code"] for event in events(run, "rank_end")}
 
 
 def test_a_stall_ends_the_run_though_nothing_can_be_written(data: Path, tmp_path: Path) -> None:

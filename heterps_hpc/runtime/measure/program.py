@@ -22,6 +22,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.phases import Phase
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
+from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
 from heterps_hpc.runtime.measure.model_info import layer_facts, table_facts, tensor_facts
 from heterps_hpc.runtime.rank import Rank
@@ -32,12 +33,13 @@ from heterps_hpc.runtime.training import Training
 def measure(start: Start) -> ExitCode:
     """Run a few steps and write what they took."""
     job, layout, world = start.job, start.layout, start.comm
-    link = ping_ends(world)
     k = layout.num_ranks
     group = world.Split(world.rank // k, world.rank)
     assert isinstance(group, MPI.Intracomm)
-    if group.size < k:
+    if world.size >= k and world.size % k:
         raise UserError(f"{world.size} ranks do not make whole groups of {k}; start a multiple")
+    check_world(group, layout, reducer=job.train.reducer)
+    link = ping_ends(world)
     rank = Rank(group, job, layout, Dataset.open(job.data.train))
     owners = rank.model.layers_of_tables()
     layer_of_table = {table: layers[0] for table, layers in owners.items()}
