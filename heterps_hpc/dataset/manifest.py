@@ -132,10 +132,14 @@ class Manifest(Schema):
         """Bytes of all shards on disk."""
         return sum(shard.num_bytes for shard in self.shards)
 
+    def schema_only(self) -> Schema:
+        """What the columns are, without the files that hold them."""
+        return Schema.model_validate({key: getattr(self, key) for key in Schema.model_fields})
+
     def fingerprint(self) -> str:
         """A hash of the content and its order; the name, the file names and the compression
         do not matter."""
-        schema = Schema.model_validate({key: getattr(self, key) for key in Schema.model_fields})
+        schema = self.schema_only()
         told = {
             "version": self.version,
             "schema": schema.model_dump(mode="json"),
