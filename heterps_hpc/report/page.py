@@ -55,6 +55,7 @@ _OUTCOMES = {
     ExitCode.STOPPED: Status("stopped after a checkpoint", "warn"),
     ExitCode.RANK_FAILED: Status("failed: a rank or a node died", "bad"),
     ExitCode.STALLED: Status("failed: no progress", "bad"),
+    ExitCode.NOT_SAVED: Status("trained to the end, but its last state is not saved", "bad"),
 }
 
 

@@ -48,6 +48,8 @@ class LossRecord:
     reported: list[float] = field(default_factory=list)  # of every step; on the reporter only
     sums: list[tuple[float, float]] = field(default_factory=list)  # since the last report, of each
     # batch: this rank's sum of losses, and the weight of the whole batch
+    samples: int = 0  # since the last report
+    seconds: float = 0.0  # of training, since the last report
 
 
 class Rank:
@@ -69,10 +71,11 @@ class Rank:
         self.dataset = dataset
         self.world = make_world(comm, layout)
         self.timer = timer or PhaseTimer(self.world.rank)
-        self.model = build_model(job.model, schema or dataset.manifest)
+        schema = schema or dataset.manifest
+        self.model = build_model(job.model, schema)
         layout.check_model(self.model)
         entry = self.world.entry
-        self.shapes = tensor_shapes(self.model, len(dataset.manifest.dense_columns))
+        self.shapes = tensor_shapes(self.model, len(schema.dense_columns))
         self.routes = routes_of(self.world.rank, self.model, layout, self.shapes)
         self.tables: TableShards | None = None
         if entry.sparse:
@@ -188,6 +191,7 @@ class Rank:
             found["sums"] = np.array(self.losses.sums, np.float64).reshape(-1, 2)
         if self.is_reporter:
             found["losses"] = np.array(self.losses.reported, np.float64)
+            found["clock"] = np.array([self.losses.samples, self.losses.seconds], np.float64)
         return found
 
     def _restore_losses(self, contents: Contents) -> None:
@@ -199,6 +203,8 @@ class Rank:
         self.losses = LossRecord()
         if self.is_reporter:
             self.losses.reported = [x for part in saved.get("losses", {}).values() for x in part]
+            for samples, seconds in saved.get("clock", {}).values():
+                self.losses.samples, self.losses.seconds = int(samples), float(seconds)
         sums = saved.get("sums", {})
         if not self.writes(LOSS) or not sums:
             return

@@ -16,10 +16,10 @@ from heterps_hpc.runtime.health.preflight import check_world, preflight
 from heterps_hpc.runtime.health.watchdog import Watchdog
 from heterps_hpc.runtime.metrics.summary import write_summary
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.rank_program import RankFailed, Start, run_program
+from heterps_hpc.runtime.rank_program import End, RankFailed, Start, run_program
 from heterps_hpc.runtime.state.begin import begin
-from heterps_hpc.runtime.state.saver import Saver
-from heterps_hpc.runtime.training import Training
+from heterps_hpc.runtime.state.saver import SaveFailed, Saver
+from heterps_hpc.runtime.training import Result, Training
 from heterps_hpc.runtime.votes import StopFlag
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_program(_run, arguments)
 
 
-def _run(start: Start) -> ExitCode:
+def _run(start: Start) -> End:
     """The watchdog is first: a rank that is stopped in any of this would never be noticed."""
     comm, layout, job, run_dir = start.comm, start.layout, start.job, start.run_dir
     timer = PhaseTimer(comm.rank)
@@ -56,7 +56,7 @@ def _run(start: Start) -> ExitCode:
             ) from error
 
 
-def _train(rank: Rank, run_dir: RunDir, stop: StopFlag) -> ExitCode:
+def _train(rank: Rank, run_dir: RunDir, stop: StopFlag) -> End:
     """Train from where the rank is to the end of its job; save meanwhile."""
     training = Training(rank, run_dir, saver=Saver(rank, run_dir, stop))
     log.info(
@@ -70,4 +70,17 @@ def _train(rank: Rank, run_dir: RunDir, stop: StopFlag) -> ExitCode:
     write_summary(rank, result, training.exchange, training.reducer.name, run_dir)
     training.close()
     rank.close()
-    return ExitCode.STOPPED if result.stopped else ExitCode.DONE
+    return _end(result)
+
+
+def _end(result: Result) -> End:
+    """A run whose last state is not saved is not done."""
+    if result.not_saved is not None and result.stopped:
+        raise SaveFailed(result.not_saved)
+    if result.not_saved is not None:
+        return End(
+            ExitCode.NOT_SAVED,
+            f"trained to the end, but its last state is not saved: {result.not_saved}; free some "
+            "space and continue with --resume",
+        )
+    return End(ExitCode.STOPPED if result.stopped else ExitCode.DONE)

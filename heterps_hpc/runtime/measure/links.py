@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import sys
 
-from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.profiling.measurement import MeasuredLinks
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight import check_world
-from heterps_hpc.runtime.rank_program import Start, run_program
+from heterps_hpc.runtime.rank_program import End, Start, run_program
 
 
-def measure_links(start: Start) -> ExitCode:
+def measure_links(start: Start) -> End:
     """Ping between every two components and write what was seen."""
     world, layout = start.comm, start.layout
     check_world(world, layout, start.component)
@@ -24,7 +23,7 @@ def measure_links(start: Start) -> ExitCode:
     if everyone is not None:
         links = tuple(link for part in everyone for link in part)
         MeasuredLinks(links=links).save(start.run_dir.path / "links.json")
-    return ExitCode.DONE
+    return End()
 
 
 if __name__ == "__main__":

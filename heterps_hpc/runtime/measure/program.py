@@ -18,7 +18,6 @@ from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
-from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.phases import Phase
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
@@ -26,11 +25,11 @@ from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
 from heterps_hpc.runtime.measure.model_info import layer_facts, table_facts, tensor_facts
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.rank_program import Start, run_program
+from heterps_hpc.runtime.rank_program import End, Start, run_program
 from heterps_hpc.runtime.training import Training
 
 
-def measure(start: Start) -> ExitCode:
+def measure(start: Start) -> End:
     """Run a few steps and write what they took."""
     job, layout, world = start.job, start.layout, start.comm
     k = layout.num_ranks
@@ -60,7 +59,7 @@ def measure(start: Start) -> ExitCode:
         _average(groups).save(start.run_dir.path / "measured.json")
     training.close()
     rank.close()
-    return ExitCode.DONE
+    return End()
 
 
 def _summarise(rank: Rank, times: StepTimes, link: LinkTime | None) -> Measured:
