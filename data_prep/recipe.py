@@ -135,11 +135,11 @@ def rows_of(table: Any, recipe: Recipe) -> tuple[SampleRows, Int64s | None]:
     )
 
 
-def features_of(table: Any, recipe: Recipe) -> Rows:
+def features_of(table: Any, recipe: Recipe) -> SampleRows:
     """What a model scores of an Arrow table: its slots and dense columns, without labels."""
     slots = {slot.slot: _slot(table[slot.column], slot) for slot in recipe.slots}
     dense = [_dense(table[column.column], column) for column in recipe.dense]
-    return Rows(slots, np.stack(dense, axis=1) if dense else None)
+    return SampleRows(slots, np.stack(dense, axis=1) if dense else None)
 
 
 def keys_of_values(values: Any, slot: SlotColumn) -> UInt64s:

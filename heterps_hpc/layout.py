@@ -171,6 +171,11 @@ class Layout(Value):
         members = [entry for entry in self.ranks if entry.stage == stage]
         return [entry.rank for entry in sorted(members, key=lambda entry: entry.replica)]
 
+    def reduces(self, rank: int) -> bool:
+        """Whether a rank sums dense gradients with others of its stage."""
+        entry = self.ranks[rank]
+        return entry.dense and self.stages[entry.stage].num_ranks > 1
+
     def stage_of_layer(self, layer: str) -> int:
         """Index of the stage that holds a layer."""
         return next(i for i, stage in enumerate(self.stages) if layer in stage.layers)
@@ -184,6 +189,23 @@ class Layout(Value):
                 f"the layout was made for model {self.model!r} ({self.model_fingerprint}, "
                 f"{len(placed)} layers), this job has {model.name!r} ({model.fingerprint()}, "
                 f"{len(expected)} layers); plan again"
+            )
+        for table, layers in model.layers_of_tables().items():
+            self._check_held(table, self.stage_of_layer(layers[0]))
+
+    def _check_held(self, table: str, stage: int) -> None:
+        """Refuse a table whose partitions are not held once each, by ranks of their stage."""
+        held = [
+            partition
+            for rank in self.stage_ranks(stage)
+            for partition in self.ranks[rank].partitions().get(table, ())
+        ]
+        missing = len(set(range(self.num_partitions)) - set(held))
+        if missing or len(held) != self.num_partitions:
+            raise UserError(
+                f"the layout holds {len(set(held))} of {self.num_partitions} partitions of table "
+                f"{table!r} on the ranks of stage {stage}, {len(held) - len(set(held))} of them "
+                "twice; each must be held once: plan again"
             )
 
     @classmethod

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
+import xxhash
 from pydantic import Field, field_validator, model_validator
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.validation import Value
 
 FORMAT: Literal["heterps-checkpoint"] = "heterps-checkpoint"
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 MANIFEST_FILE = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 28  # a hostile manifest must not fill the memory before it is checked
 
@@ -156,18 +157,19 @@ class Manifest(Value):
     """The file that makes a directory of shards a checkpoint; it is written last."""
 
     format: Literal["heterps-checkpoint"] = FORMAT
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
     job: str
     step: NotNegative  # steps done; the next batch to train on
     saved_at: float
     model: str
     model_fingerprint: str
     data_fingerprint: str
+    data_schema: dict[str, Any] | None = None  # of the training data; None: not kept (version 1)
     num_partitions: Annotated[int, Field(gt=0, le=1 << 16)]  # as many as a table can have
-    must_match: dict[str, Any]  # settings under which going on is the same as not having stopped
+    must_match: dict[str, Any]  # settings under which a resumed run is the uninterrupted one
     tables: dict[str, TableFacts]
     shards: tuple[ShardSpec, ...]
-    data: dict[str, Any] | None = None  # columns and recipe, for scoring raw rows
+    key_recipe: dict[str, Any] | None = None  # how raw values became keys, for scoring raw rows
 
     @model_validator(mode="after")
     def _distinct_files(self) -> Self:
@@ -189,6 +191,11 @@ class Manifest(Value):
             for array in shard.arrays
             if (array.kind, array.name, array.column) == ("table", table, "keys")
         )
+
+    def to_json(self) -> str:
+        """The text of the file: everything, and a checksum of it."""
+        data = self.model_dump(mode="json")
+        return json.dumps({**data, "checksum": content_checksum(data)}, indent=2) + "\n"
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -217,12 +224,26 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _upgraded(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The same facts in today's form. Version 1 is the first, so there is nothing to rewrite yet;
-    a later version adds its step here, and a file of each version to the tests."""
+    """The same content in today's form. A later version adds its step here, and a file of each
+    version to the tests."""
     version = data.get("version")
+    if version == 1:  # it had no checksum, and the data's schema was not kept
+        return {**data, "version": VERSION}
     if version != VERSION:
         raise UserError(
             f"{path}: checkpoint format version {version!r}; this program reads versions 1 to "
             f"{VERSION}: use a newer heterps_hpc"
         )
-    return data
+    content = {name: value for name, value in data.items() if name != "checksum"}
+    if data.get("checksum") != content_checksum(content):
+        raise UserError(
+            f"{path}: damaged manifest: its checksum is not that of its content; use another "
+            "checkpoint (`heterps checkpoint ls RUN` lists them)"
+        )
+    return content
+
+
+def content_checksum(data: dict[str, Any]) -> str:
+    """Of the content, however it is laid out in the file."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_64_hexdigest(text.encode())

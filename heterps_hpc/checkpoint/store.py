@@ -73,13 +73,43 @@ def newest(checkpoints: Path) -> Checkpoint | None:
 
 
 def publish(directory: Path, manifest: Manifest) -> None:
-    """Make the shards in a directory a checkpoint, then sweep out what is not part of it."""
-    write_atomically(directory / MANIFEST_FILE, manifest.to_json())
-    sync_directory(directory)
-    sync_directory(directory.parent)
-    listed = {shard.file for shard in manifest.shards} | {MANIFEST_FILE}
+    """Make the shards in a directory a checkpoint, then sweep out what is not part of it.
+
+    If it fails, the directory is what it was before: a checkpoint of other shards, or none.
+    """
+    path = directory / MANIFEST_FILE
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    try:
+        write_atomically(path, manifest.to_json())
+        sync_directory(directory)
+        sync_directory(directory.parent)
+    except BaseException:
+        _put_back(path, before)
+        raise
+    try:
+        _sweep(directory, _files_of(manifest))
+    except OSError as error:  # it is a checkpoint all the same
+        log.warning("%s: cannot remove what is left of another save: %s", directory, error)
+
+
+def _put_back(path: Path, before: str | None) -> None:
+    """The manifest as it was; should even that fail, `discard` spares what it lists."""
+    try:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_atomically(path, before)
+    except OSError as error:
+        log.warning("%s: cannot be put back: %s", path, error)
+
+
+def _files_of(manifest: Manifest) -> set[str]:
+    return {MANIFEST_FILE, *(shard.file for shard in manifest.shards)}
+
+
+def _sweep(directory: Path, kept: set[str]) -> None:
     for path in directory.iterdir():
-        if path.name not in listed:
+        if path.name not in kept:
             path.unlink(missing_ok=True)
 
 
@@ -98,12 +128,19 @@ def keep_last(checkpoints: Path, count: int) -> list[int]:
 
 
 def discard(directory: Path, files: list[str]) -> None:
-    """Remove the shards of a save that failed; a complete checkpoint beside them stays."""
-    for name in files:
-        (directory / name).unlink(missing_ok=True)
-        (directory / f".{name}.part").unlink(missing_ok=True)
-    if not (directory / MANIFEST_FILE).exists():
+    """Remove the shards of a save that failed; a checkpoint in the same directory stays whole."""
+    manifest = directory / MANIFEST_FILE
+    if not manifest.exists():
         shutil.rmtree(directory, ignore_errors=True)
+        return
+    try:
+        kept = _files_of(Manifest.load(manifest))
+    except UserError as error:
+        log.warning("%s; nothing is removed there", error)
+        return
+    for name in (*files, *(f".{name}.part" for name in files)):
+        if name not in kept:
+            (directory / name).unlink(missing_ok=True)
 
 
 def _remove(folder: Path) -> None:

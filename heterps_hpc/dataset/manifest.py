@@ -125,13 +125,14 @@ class DatasetManifest(Schema):
 
         It travels in checkpoints and exports, so that they can be used without the data.
         """
+        return {"schema": self.schema_only().model_dump(mode="json"), **self.key_recipe()}
+
+    def key_recipe(self) -> dict[str, Any]:
+        """How raw values became keys."""
         options = self.made.get("options", {})
         # sources of their own (Criteo, MovieLens) do more than a recipe can say
         from_recipe = self.made.get("by") == "data_prep.table"
         return {
-            "schema": Schema.model_validate(
-                {key: getattr(self, key) for key in Schema.model_fields}
-            ).model_dump(mode="json"),
             "recipe": self.made.get("recipe") if from_recipe else None,
             "max_keys": options.get("max_keys"),
             "has_rare": int(options.get("min_count") or 1) > 1,
@@ -149,10 +150,14 @@ class DatasetManifest(Schema):
         """Bytes of all shards on disk."""
         return sum(shard.num_bytes for shard in self.shards)
 
+    def schema_only(self) -> Schema:
+        """What the columns are, without the files that hold them."""
+        return Schema.model_validate({key: getattr(self, key) for key in Schema.model_fields})
+
     def fingerprint(self) -> str:
         """A hash of the content and its order; the name, the file names and the compression
         do not matter."""
-        schema = Schema.model_validate({key: getattr(self, key) for key in Schema.model_fields})
+        schema = self.schema_only()
         identity = {
             "version": self.version,
             "schema": schema.model_dump(mode="json"),

@@ -26,6 +26,7 @@ _WORDS = {
     ExitCode.STOPPED: "stopped after a checkpoint",
     ExitCode.RANK_FAILED: "failed",
     ExitCode.STALLED: "stalled",
+    ExitCode.NOT_SAVED: "trained to the end, but its last state is not saved",
 }
 
 

@@ -55,6 +55,7 @@ _OUTCOMES = {
     ExitCode.STOPPED: StatusBadge("stopped after a checkpoint", "warn"),
     ExitCode.RANK_FAILED: StatusBadge("failed: a rank or a node died", "bad"),
     ExitCode.STALLED: StatusBadge("failed: no progress", "bad"),
+    ExitCode.NOT_SAVED: StatusBadge("trained to the end, but its last state is not saved", "bad"),
 }
 
 

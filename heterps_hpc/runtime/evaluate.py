@@ -7,6 +7,7 @@ not happened.
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 
 import numpy as np
@@ -15,7 +16,9 @@ from heterps_hpc.dataset import Dataset
 from heterps_hpc.runtime.batches import Readers, one_pass
 from heterps_hpc.runtime.exchange.transport import Exchange
 from heterps_hpc.runtime.metrics.training_log import Scored, join_columns, quality
-from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.rank import Rank, TrainingFailed
+
+log = logging.getLogger(__name__)
 
 _RING = 2
 
@@ -34,12 +37,25 @@ class Evaluator:
     def evaluate(self) -> dict[str, float]:
         """Exact quality over all samples, the same on every rank."""
         columns = self.scores()
-        found = None
-        if columns is not None:
-            is_logit = self._rank.model.score_is_logit
-            found = quality(columns, is_logit=is_logit) | {"samples": float(len(columns[0]))}
+        found = None if columns is None else self._quality(columns)
         result: dict[str, float] = self._rank.world.control.bcast(found, root=self._rank.reporter)
         return result
+
+    def _quality(self, columns: list[np.ndarray]) -> dict[str, float]:
+        """What can be computed: scores that are not numbers have no quality, and are counted."""
+        samples = float(len(columns[0]))
+        bad = int(np.isnan(columns[0]).sum())
+        if bad == 0:
+            is_logit = self._rank.model.score_is_logit
+            return quality(columns, is_logit=is_logit) | {"samples": samples}
+        what = f"{bad} of {len(columns[0])} scores of the test data are NaN after step "
+        if self._rank.job.train.on_nan == "stop":
+            raise TrainingFailed(
+                f"{what}{self._rank.step}; lower the learning rate, or clip gradients "
+                "(train.dense.clip_norm)"
+            )
+        log.warning("%s%d; no quality is reported", what, self._rank.step)
+        return {"samples": samples, "nan_scores": float(bad)}
 
     def scores(self) -> list[np.ndarray] | None:
         """Scores, labels, weights and sample ids in sample order, on the reporter."""

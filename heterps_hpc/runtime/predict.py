@@ -15,31 +15,40 @@ import h5py
 import numpy as np
 
 from heterps_hpc.checkpoint import Checkpoint
-from heterps_hpc.dataset import Dataset
-from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.config import Job
+from heterps_hpc.dataset import Dataset, Schema
 from heterps_hpc.runtime.evaluate import Evaluator
+from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.rank_program import Start, run_program
+from heterps_hpc.runtime.rank_program import End, Start, run_program
 
 SCORES_FILE = "scores.h5"
 
 
-def predict(start: Start) -> ExitCode:
+def predict(start: Start) -> End:
     """Load, score, write; all ranks call it."""
     job = start.job
     assert job.train.init_from is not None
     assert job.data.test is not None
+    check_world(start.comm, start.layout, start.component)
     checkpoint = Checkpoint.open(job.train.init_from)
     dataset = Dataset.open(job.data.test)
-    schema = Dataset.open(job.data.train).manifest
-    rank = Rank(start.comm, job, start.layout, dataset, schema=schema)
+    rank = Rank(start.comm, job, start.layout, dataset, schema=_trained_on(checkpoint, job))
     rank.restore(checkpoint)
     columns = Evaluator(rank, dataset).scores()
     if columns is not None:
         path = start.run_dir.path / SCORES_FILE
         write_scores(path, columns, is_logit=rank.model.score_is_logit)
     rank.close()
-    return ExitCode.DONE
+    return End()
+
+
+def _trained_on(checkpoint: Checkpoint, job: Job) -> Schema:
+    """The schema that the model was built for; the training data itself need not be there."""
+    schema = checkpoint.manifest.data_schema
+    if schema is None:  # an old checkpoint
+        return Dataset.open(job.data.train).manifest
+    return Schema.parse(schema, f"{checkpoint.path}: data_schema")
 
 
 def write_scores(path: Path, columns: list[np.ndarray], *, is_logit: bool) -> None:

@@ -36,8 +36,6 @@ from heterps_hpc.runtime.state.table_rows import load_table, table_facts
 from heterps_hpc.runtime.tables import TableShards
 from heterps_hpc.runtime.world import World, make_world
 
-_TRACED_STEPS = range(10, 30)
-
 
 class TrainingFailed(RuntimeError):
     """Training cannot continue; the message names step, rank and stage."""
@@ -50,6 +48,8 @@ class LossRecord:
     reported: list[float] = field(default_factory=list)  # of every step; on the reporter only
     sums: list[tuple[float, float]] = field(default_factory=list)  # since the last report, of each
     # batch: this rank's sum of losses, and the weight of the whole batch
+    samples: int = 0  # since the last report
+    seconds: float = 0.0  # of training, since the last report
 
 
 class Rank:
@@ -63,17 +63,19 @@ class Rank:
         dataset: Dataset,
         *,
         schema: Schema | None = None,
+        timer: PhaseTimer | None = None,
     ) -> None:
         """`dataset` is what the rank works on; the model is built for its schema, or for that of
         the data that it was trained on, if another one is given."""
         self.job = job
         self.dataset = dataset
         self.world = make_world(comm, layout)
-        self.timer = PhaseTimer(self.world.rank, _TRACED_STEPS)
-        self.model = build_model(job.model, schema or dataset.manifest)
+        self.timer = timer or PhaseTimer(self.world.rank)
+        schema = schema or dataset.manifest
+        self.model = build_model(job.model, schema)
         layout.check_model(self.model)
         entry = self.world.entry
-        self.shapes = tensor_shapes(self.model, len(dataset.manifest.dense_columns))
+        self.shapes = tensor_shapes(self.model, len(schema.dense_columns))
         self.routes = routes_of(self.world.rank, self.model, layout, self.shapes)
         self.tables: TableShards | None = None
         if entry.sparse:
@@ -189,6 +191,7 @@ class Rank:
             found["sums"] = np.array(self.losses.sums, np.float64).reshape(-1, 2)
         if self.is_reporter:
             found["losses"] = np.array(self.losses.reported, np.float64)
+            found["clock"] = np.array([self.losses.samples, self.losses.seconds], np.float64)
         return found
 
     def _restore_losses(self, contents: Contents) -> None:
@@ -200,6 +203,8 @@ class Rank:
         self.losses = LossRecord()
         if self.is_reporter:
             self.losses.reported = [x for part in saved.get("losses", {}).values() for x in part]
+            for samples, seconds in saved.get("clock", {}).values():
+                self.losses.samples, self.losses.seconds = int(samples), float(seconds)
         sums = saved.get("sums", {})
         if not self.writes(LOSS) or not sums:
             return

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.runtime.health.preflight import preflight
+from heterps_hpc.phases import Phase
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.health.preflight import check_world, preflight
 from heterps_hpc.runtime.health.watchdog import Watchdog
 from heterps_hpc.runtime.metrics.summary import write_summary
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.rank_program import RankFailed, Start, run_program
+from heterps_hpc.runtime.rank_program import End, RankFailed, Start, run_program
 from heterps_hpc.runtime.state.begin import begin
-from heterps_hpc.runtime.state.saver import Saver
-from heterps_hpc.runtime.training import Training
+from heterps_hpc.runtime.state.saver import SaveFailed, Saver
+from heterps_hpc.runtime.training import Result, Training
 from heterps_hpc.runtime.votes import StopFlag
 
 log = logging.getLogger(__name__)
@@ -26,38 +30,57 @@ def main(arguments: Sequence[str]) -> int:
     return run_program(_run, arguments)
 
 
-def _run(start: Start) -> ExitCode:
-    with StopFlag().installed() as stop:
-        preflight(start.comm, start.layout, start.job, start.component, start.run_dir)
-        dataset = Dataset.open(start.job.data.train)
-        rank = Rank(start.comm, start.job, start.layout, dataset)
+def _run(start: Start) -> End:
+    """The watchdog is first: a rank that is stopped in any of this would never be noticed."""
+    comm, layout, job, run_dir = start.comm, start.layout, start.job, start.run_dir
+    timer = PhaseTimer(comm.rank)
+    watchdog = Watchdog(comm.rank, layout, run_dir, job.watch, timer)
+    with StopFlag().installed() as stop, watchdog.running():
         try:
-            return _train(rank, start, stop)
+            with timer.phase(Phase.CHECK):
+                info = check_world(comm, layout, start.component, reducer=job.train.reducer)
+                watchdog.share_hearts(comm)
+                preflight(comm, layout, job, info, run_dir)
+            dataset = Dataset.open(job.data.train)
+            rank = Rank(comm, job, layout, dataset, timer=timer)
+            with timer.phase(Phase.RESTORE):
+                begin(rank, run_dir)
+            return _train(rank, run_dir, stop)
         except UserError:
             raise
         except Exception as error:
+            entry = layout.ranks[comm.rank]
             raise RankFailed(
-                f"{rank.world.name()}, step {rank.timer.step}, phase "
-                f"'{rank.timer.current}': {type(error).__name__}: {error}"
+                f"rank {entry.rank} {entry.role} stage {entry.stage} on {os.uname().nodename}, "
+                f"step {timer.step}, phase '{timer.current}': {type(error).__name__}: {error}"
             ) from error
 
 
-def _train(rank: Rank, start: Start, stop: StopFlag) -> ExitCode:
-    """Begin where an interrupted run was, or at step 0; save and be watched while training."""
-    world, run_dir = rank.world, start.run_dir
-    with Watchdog(world.control, world.layout, run_dir, rank.job.watch, rank.timer):
-        begin(rank, run_dir)
-        saver = Saver(rank, run_dir, stop)
-        training = Training(rank, run_dir, saver=saver)
-        log.info(
-            "%s of %d, layers %s, reducer %s",
-            world.name(),
-            world.control.size,
-            ", ".join(world.my_stage.layers),
-            training.reducer.name,
+def _train(rank: Rank, run_dir: RunDir, stop: StopFlag) -> End:
+    """Train from where the rank is to the end of its job; save meanwhile."""
+    training = Training(rank, run_dir, saver=Saver(rank, run_dir, stop))
+    log.info(
+        "%s of %d, layers %s, reducer %s",
+        rank.world.name(),
+        rank.world.control.size,
+        ", ".join(rank.world.my_stage.layers),
+        training.reducer.name,
+    )
+    result = training.run()
+    write_summary(rank, result, training.exchange, training.reducer.name, run_dir)
+    training.close()
+    rank.close()
+    return _end(result)
+
+
+def _end(result: Result) -> End:
+    """A run whose last state is not saved is not done."""
+    if result.not_saved is not None and result.stopped:
+        raise SaveFailed(result.not_saved)
+    if result.not_saved is not None:
+        return End(
+            ExitCode.NOT_SAVED,
+            f"trained to the end, but its last state is not saved: {result.not_saved}; free some "
+            "space and continue with --resume",
         )
-        result = training.run()
-        write_summary(rank, result, training.exchange, training.reducer.name, run_dir)
-        training.close()
-        rank.close()
-    return ExitCode.STOPPED if result.stopped else ExitCode.DONE
+    return End(ExitCode.STOPPED if result.stopped else ExitCode.DONE)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from mpi4py import MPI
@@ -44,7 +46,15 @@ class Start:
     component: int | None  # as the launcher placed us
 
 
-def run_program(work: Callable[[Start], ExitCode], arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class End:
+    """How a program ended, the same on all ranks."""
+
+    code: ExitCode = ExitCode.DONE
+    reason: str | None = None
+
+
+def run_program(work: Callable[[Start], End], arguments: Sequence[str]) -> int:
     """Run this rank's part of a program; the exit code says how it ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run_dir", type=Path)
@@ -55,20 +65,29 @@ def run_program(work: Callable[[Start], ExitCode], arguments: Sequence[str]) -> 
     try:
         job, layout = Job.parse_saved(run_dir.job), Layout.load(run_dir.layout)
         _set_threads(layout, comm.rank)
-        code, reason = work(Start(comm, run_dir, job, layout, options.component)), None
+        end = work(Start(comm, run_dir, job, layout, options.component))
     except UserError as error:
         log.error("%s", error)
-        code, reason = ExitCode.USER_ERROR, str(error)
+        _fail(comm, run_dir, End(ExitCode.USER_ERROR, str(error)))
     except Exception as error:
         log.exception("%s", error)
-        code, reason = ExitCode.RANK_FAILED, _describe(comm, error)
-    if code != ExitCode.DONE:
-        history.record(run_dir, "rank_end", rank=comm.rank, code=int(code), reason=reason)
-    if reason is not None:
-        end_world(comm, code, reason)
-    if code == ExitCode.STOPPED:
-        MPI.Finalize()  # all agreed to stop: a code alone would make mpi4py abort the slower ranks
-    return int(code)
+        _fail(comm, run_dir, End(ExitCode.RANK_FAILED, _describe(comm, error)))
+    if end.code != ExitCode.DONE:
+        _note(comm, run_dir, end)
+        if end.reason is not None and comm.rank == 0:
+            sys.stderr.write(f"heterps: {end.reason}\n")
+        MPI.Finalize()  # all agreed on it: a code alone would make mpi4py abort the slower ranks
+    return int(end.code)
+
+
+def _fail(comm: MPI.Intracomm, run_dir: RunDir, end: End) -> NoReturn:
+    """This rank alone cannot continue, so all are ended."""
+    _note(comm, run_dir, end)
+    end_world(comm, end.code, end.reason or "failed")
+
+
+def _note(comm: MPI.Intracomm, run_dir: RunDir, end: End) -> None:
+    history.record(run_dir, "rank_end", rank=comm.rank, code=int(end.code), reason=end.reason)
 
 
 def _describe(comm: MPI.Intracomm, error: Exception) -> str:

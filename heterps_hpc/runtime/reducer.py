@@ -112,19 +112,45 @@ class MpiReducer:
         """Nothing to do."""
 
 
-def make_reducer(comm: MPI.Intracomm, choice: Literal["auto", "horovod", "mpi"]) -> Reducer:
-    """The reducer for a stage; `auto` is Horovod where it is installed."""
+ReducerName = Literal["horovod", "mpi"]
+
+
+def agree_on_reducer(
+    comm: MPI.Intracomm, choice: Literal["auto", "horovod", "mpi"], *, reduces: bool
+) -> ReducerName:
+    """The reducer of all ranks; `auto` is Horovod where every rank that `reduces` can import it.
+
+    Each rank deciding for itself would let some wait in Horovod for others that wait in MPI.
+    """
+    missing = _horovod_problem() if reduces and choice != "mpi" else None
+    problems = {rank: why for rank, why in enumerate(comm.allgather(missing)) if why is not None}
+    if choice == "mpi":
+        return "mpi"
+    if not problems:
+        return "horovod"
+    ranks = ", ".join(str(rank) for rank in problems)
+    why = next(iter(problems.values()))
+    if choice == "horovod":
+        raise UserError(
+            f"train.reducer is 'horovod', but it cannot be imported on rank {ranks} ({why}); build "
+            "it there (make setup) or choose 'mpi'"
+        )
+    log.warning(
+        "Horovod cannot be imported on rank %s (%s); all ranks sum with MPI_Allreduce", ranks, why
+    )
+    return "mpi"
+
+
+def _horovod_problem() -> str | None:
+    try:
+        from horovod.torch import init  # noqa: F401  not there if Horovod was built without torch
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def make_reducer(comm: MPI.Intracomm, name: ReducerName) -> Reducer:
+    """The reducer of a stage, as all ranks agreed."""
     if comm.size == 1:
         return NoReducer()
-    if choice == "mpi":
-        return MpiReducer(comm)
-    try:
-        return HorovodReducer(comm)
-    except ImportError as error:
-        if choice == "horovod":
-            raise UserError(
-                f"train.reducer is 'horovod', but it cannot be imported ({error}); build it "
-                "(make setup) or choose 'mpi'"
-            ) from None
-        log.warning("Horovod cannot be imported (%s); summing with MPI_Allreduce instead", error)
-        return MpiReducer(comm)
+    return MpiReducer(comm) if name == "mpi" else HorovodReducer(comm)

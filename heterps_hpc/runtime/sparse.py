@@ -64,15 +64,16 @@ class SparseRole:
             for route in matrix.routes
         ]
 
-    def pull(self, step: int, batch: Batch) -> None:
-        """Resolve and pool the batch's rows and start to send them."""
+    def pull(self, step: int, batch: Batch, *, send: bool = True) -> None:
+        """Resolve and pool the batch's rows and start to send them (or keep them for a save)."""
         rows = self._free_rows(step)
         with self._timer.phase(Phase.PULL):
             views = self._views(rows, batch.num_rows)
             first = {lookup: columns[0] for lookup, columns in views.items()}
             self._pulled[step] = self.shards.pull(batch, first, train=True)
             _copy_to_further_stages(views)
-        self._send(step, batch.num_rows)
+        if send:
+            self._send(step, batch.num_rows)
 
     def evaluate(self, step: int, batch: Batch) -> None:
         """Pull without creating rows or keeping anything, and start to send."""
@@ -110,7 +111,9 @@ class SparseRole:
             found[step] = Prefetched(rows, pulled.absent())
         return found
 
-    def restore_prefetched(self, step: int, batch: Batch, prefetched: Prefetched) -> None:
+    def restore_prefetched(
+        self, step: int, batch: Batch, prefetched: Prefetched, *, send: bool = True
+    ) -> None:
         """Resolve a batch again, but send the rows that were pooled before the checkpoint."""
         views = self._views(self._rows[step % self._ring], batch.num_rows)
         first = {lookup: columns[0] for lookup, columns in views.items()}
@@ -118,7 +121,8 @@ class SparseRole:
         for lookup, columns in views.items():
             for column in columns:
                 column[:] = prefetched.rows[lookup]
-        self._send(step, batch.num_rows)
+        if send:
+            self._send(step, batch.num_rows)
 
     def _free_rows(self, step: int) -> list[torch.Tensor]:
         """The matrices of a step, once the batch that used them before has been sent."""

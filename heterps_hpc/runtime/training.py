@@ -21,7 +21,7 @@ from heterps_hpc.runtime.lr_schedule import factor
 from heterps_hpc.runtime.metrics.training_log import Progress
 from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.reducer import make_reducer
+from heterps_hpc.runtime.reducer import agree_on_reducer, make_reducer
 from heterps_hpc.runtime.state.saver import Saver
 from heterps_hpc.runtime.votes import CONTINUE, STOP, Votes
 
@@ -39,6 +39,7 @@ class Result:
     seconds: float = 0.0
     samples_per_second: float = 0.0
     stopped: bool = False  # by a signal, before the end
+    not_saved: str | None = None  # why the last state could not be saved
     evaluation: dict[str, float] = field(default_factory=dict)
 
 
@@ -62,12 +63,14 @@ class Training:
         staleness = self.job.train.staleness
         self.sparse = rank.sparse_role(self.exchange, ring=staleness + 2)
         self.dense = rank.dense_role(self.exchange, ring=staleness + 1)
-        stage_comm = self.world.stage if self.dense else MPI.COMM_SELF
-        self.reducer = make_reducer(stage_comm, self.job.train.reducer)
+        reduces = self.world.layout.reduces(self.world.rank)
+        agreed = agree_on_reducer(self.world.control, self.job.train.reducer, reduces=reduces)
+        self.reducer = make_reducer(self.world.stage if reduces else MPI.COMM_SELF, agreed)
         self.votes = Votes(self.world.control, lag=staleness + 1)
         self.progress = Progress(rank, run_dir.metrics if run_dir else None)
         self.result = Result()
         self._saver = saver
+        self._saves_at_end = saver is not None and self.job.checkpoint.at_end
         self._observer = observer or Observer()
         if rank.modules is not None:
             rank.modules.observer = self._observer
@@ -77,11 +80,11 @@ class Training:
         self._readers = Readers(rank, rank.dataset, self.steps, self.dense, first=rank.step)
         self._unreduced: int | None = None  # the step whose dense gradients are being summed
         self._evaluator: Evaluator | None = None
+        self._evaluated_at: int | None = None
 
     def run(self) -> Result:
         """Train to the end (or to a stop that all ranks agreed on)."""
-        before_loop = range(self._first, self._first + self.job.train.staleness)
-        for early in before_loop[: self.steps.total - self._first]:
+        for early in range(self._first, self._first + self.job.train.staleness):
             self._pull(early)
         self.world.control.Barrier()  # so that the ranks' timelines line up
         self.timer.restart()
@@ -111,8 +114,11 @@ class Training:
             return {}
         if self._evaluator is None:
             self._evaluator = Evaluator(self.rank, Dataset.open(self.job.data.test))
+        self.progress.pause_clock()
         with self.timer.phase(Phase.EVALUATE):
             found = self._evaluator.evaluate()
+        self.progress.restart_clock()
+        self._evaluated_at = self.rank.step
         if self.rank.is_reporter:
             self.progress.write({"kind": "evaluation", "step": self.rank.step, **found})
         return found
@@ -122,8 +128,7 @@ class Training:
         self._observer.step_begins(step)
         self.timer.step = step
         train = self.job.train
-        if step + train.staleness < self.steps.total:
-            self._pull(step + train.staleness)
+        self._pull(step + train.staleness)
         if self.sparse is not None:
             self.sparse.expect_gradients(step, self.steps.num_rows(step))
         good = True
@@ -139,15 +144,24 @@ class Training:
         self._observer.step_ends(step)
 
     def _pull(self, step: int) -> None:
-        if self.dense is not None:
+        """Pull a batch in its place in the clock.
+
+        Batches after the end are pulled for the last checkpoint only: a run that is extended later
+        has then seen the same rows as one that was longer from the start.
+        """
+        in_run = step < self.steps.total
+        if not in_run and not self._saves_at_end:
+            return
+        if self.dense is not None and in_run:
             self.dense.expect_rows(step, self.steps.num_rows(step))
         if self.sparse is not None:
             with self.timer.phase(Phase.READ):
                 batch = self._readers.keys()
             if step in self.rank.prefetched:  # it was pulled before a checkpoint
-                self.sparse.restore_prefetched(step, batch, self.rank.prefetched.pop(step))
+                pulled = self.rank.prefetched.pop(step)
+                self.sparse.restore_prefetched(step, batch, pulled, send=in_run)
             else:
-                self.sparse.pull(step, batch)
+                self.sparse.pull(step, batch, send=in_run)
 
     def _dense_step(self, step: int) -> bool:
         """Forward and backward; false if the loss is not a number and the job says skip."""
@@ -207,6 +221,7 @@ class Training:
         if self._saver is None:
             return
         self._finish_update()
+        self.progress.pause_clock()
         if self.sparse is not None:
             self.rank.prefetched = self.sparse.prefetched()
         self._saver.save()
@@ -219,7 +234,6 @@ class Training:
             self._report()
         if train.evaluate_every is not None and step % train.evaluate_every == 0:
             self.result.evaluation = self.evaluate()
-            self.progress.restart_clock()
         if self._saver is not None:
             self._saver.poll()
 
@@ -231,22 +245,23 @@ class Training:
         self._finish_update()
         self.votes.finish()
         self.exchange.settle_all()
-        if self.dense is not None:
+        if self.dense is not None and not self.result.stopped:  # else the resumed run reports
             self._report()
         result, first, last = self.result, self._first, self.rank.step
         result.steps += last - first
         result.samples += sum(self.steps.num_rows(step) for step in range(first, last))
         result.samples_per_second = result.samples / max(result.seconds, 1e-9)
         result.losses = self.world.control.bcast(self.rank.losses.reported, self.rank.reporter)
-        if self.job.checkpoint.at_end and not result.stopped:
+        if self._saves_at_end and not result.stopped:
             self._save()
         self._readers.close()
-        train = self.job.train
-        just_done = train.evaluate_every is not None and last % train.evaluate_every == 0
-        if train.evaluate_at_end and not result.stopped and not just_done:
+        at_end = self.job.train.evaluate_at_end and not result.stopped
+        if at_end and self._evaluated_at != last:
             result.evaluation = self.evaluate()
         if self._saver is not None:
-            self._saver.finish(must_succeed=result.stopped)
+            failure = self._saver.finish()
+            if result.stopped or self._saves_at_end:
+                result.not_saved = failure
 
     def close(self) -> None:
         """End reading, saving and summing; all ranks call it, so none does after an error."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc.dataset.columns import Keys, Rows
+from heterps_hpc.dataset.columns import Keys, SampleRows
 from heterps_hpc.dataset.manifest import Schema
 from heterps_hpc.errors import UserError
 from heterps_hpc.validation import nearest
@@ -36,8 +36,8 @@ class Inputs:
             data["has_rare"],
         )
 
-    def rows(self, table: Any) -> Rows:
-        """Rows of an Arrow table of raw columns; labels and weights are neither needed nor read."""
+    def rows(self, table: Any) -> SampleRows:
+        """SampleRows of an Arrow table of raw columns; labels and weights are neither needed nor read."""
         if self.recipe is None:
             return self._rows_of_keys(table)
         from data_prep.recipe import Recipe, features_of
@@ -74,7 +74,7 @@ class Inputs:
         folded = self._fold(slot, np.array([rare_key(slot)], np.uint64))
         return int(folded[0])
 
-    def _rows_of_keys(self, table: Any) -> Rows:
+    def _rows_of_keys(self, table: Any) -> SampleRows:
         slots = [slot.name for slot in self.schema.slots]
         self._check_columns(table, [*slots, *self.schema.dense_columns])
         keys = {}
@@ -88,21 +88,21 @@ class Inputs:
                 offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
                 keys[spec.name] = Keys(flat, offsets)
         dense = [table[name].to_numpy().astype(np.float32) for name in self.schema.dense_columns]
-        return Rows(keys, np.stack(dense, axis=1) if dense else None)
+        return SampleRows(keys, np.stack(dense, axis=1) if dense else None)
 
     def _check_columns(self, table: Any, wanted: list[str]) -> None:
         for name in wanted:
             if name not in table.column_names:
                 raise UserError(f"no column {name!r} to score; {nearest(name, table.column_names)}")
 
-    def _folded(self, rows: Rows) -> Rows:
+    def _folded(self, rows: SampleRows) -> SampleRows:
         if self.max_keys is None:
             return rows
         slots = {
             name: Keys(self._fold(name, keys.keys), keys.offsets, keys.weights)
             for name, keys in rows.slots.items()
         }
-        return Rows(slots, rows.dense)
+        return SampleRows(slots, rows.dense)
 
     def _fold(self, slot: str, keys: UInt64s) -> UInt64s:
         if self.max_keys is None:

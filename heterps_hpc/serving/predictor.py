@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from heterps_hpc.checkpoint import Checkpoint, Contents
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.dataset.columns import Keys, Rows
-from heterps_hpc.dataset.manifest import MANIFEST_FILE, Manifest
+from heterps_hpc.dataset.columns import Keys, SampleRows
+from heterps_hpc.dataset.manifest import MANIFEST_FILE, DatasetManifest
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, Layer, Model
 from heterps_hpc.models import build_model
@@ -111,7 +111,7 @@ class Predictor:
         keys = Keys(self.inputs.keys(slot, values))
         return self.tables[name].rows(self._with_rare(slot, name, keys).keys)
 
-    def score_rows(self, rows: Rows) -> Floats:
+    def score_rows(self, rows: SampleRows) -> Floats:
         """Scores of one batch of keys and numbers."""
         tensors = self.tensors(rows)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
@@ -119,7 +119,7 @@ class Predictor:
         values: Floats = scores.float().numpy() if self._autocast else scores.numpy()
         return values
 
-    def tensors(self, rows: Rows) -> dict[str, Floats]:
+    def tensors(self, rows: SampleRows) -> dict[str, Floats]:
         """The inputs of the dense layers: pooled embeddings, dense columns, numbers of keys."""
         dtype = self.module_dtype
         tensors: dict[str, Floats] = {}
@@ -139,7 +139,7 @@ class Predictor:
         double = parameter is not None and parameter.dtype == torch.float64
         return np.dtype(np.float64 if double else np.float32)
 
-    def _embedded(self, layer: Layer, rows: Rows) -> dict[str, Floats]:
+    def _embedded(self, layer: Layer, rows: SampleRows) -> dict[str, Floats]:
         parts: dict[str, list[Floats]] = {name: [] for name in layer.writes}
         for lookup in layer.lookups:
             if self.model.negative(lookup.slot) is not None:
@@ -159,7 +159,7 @@ class Predictor:
         known = self.tables[table].has(keys.keys)
         return Keys(np.where(known, keys.keys, np.uint64(rare)), keys.offsets, keys.weights)
 
-    def _batches(self, data: Any) -> Iterator[Rows]:
+    def _batches(self, data: Any) -> Iterator[SampleRows]:
         if isinstance(data, str | Path):
             data = Dataset.open(data)
         if isinstance(data, Dataset):
@@ -169,7 +169,7 @@ class Predictor:
         for first in range(0, rows.num_rows, _ROWS_PER_BATCH):
             yield rows.cut(first, min(first + _ROWS_PER_BATCH, rows.num_rows))
 
-    def _dataset_batches(self, dataset: Dataset) -> Iterator[Rows]:
+    def _dataset_batches(self, dataset: Dataset) -> Iterator[SampleRows]:
         from heterps_hpc.dataset import ColumnSelection, Order, Reader
 
         wanted = ColumnSelection(
@@ -180,7 +180,7 @@ class Predictor:
         with Reader(dataset, Order(dataset, _ROWS_PER_BATCH, shuffle=False), wanted) as reader:
             for _ in range(-(-dataset.manifest.num_rows // _ROWS_PER_BATCH)):
                 batch = next(reader)
-                yield Rows(dict(batch.slots), batch.dense)
+                yield SampleRows(dict(batch.slots), batch.dense)
 
     def _slots(self) -> list[str]:
         names = [lookup.slot for layer in self._embeddings for lookup in layer.lookups]
@@ -212,12 +212,13 @@ def as_arrow(data: Any) -> Any:
 
 def _inputs(job: Job, checkpoint: Checkpoint) -> Inputs:
     """What the model reads: from the checkpoint, else from the data it was trained on."""
-    if checkpoint.manifest.data is not None:
-        return Inputs.parse(checkpoint.manifest.data)
+    kept = checkpoint.manifest
+    if kept.data_schema is not None and kept.key_recipe is not None:
+        return Inputs.parse({"schema": kept.data_schema, **kept.key_recipe})
     manifest = job.data.train / MANIFEST_FILE
     if not manifest.is_file():
         raise UserError(
             f"{checkpoint.path}: an older checkpoint, which does not name its columns, and the "
             f"training data {job.data.train} is gone"
         )
-    return Inputs.parse(Manifest.load(manifest).inputs())
+    return Inputs.parse(DatasetManifest.load(manifest).inputs())

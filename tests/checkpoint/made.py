@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from heterps_hpc.checkpoint import (
     ShardWriter,
     TableFacts,
 )
+from heterps_hpc.checkpoint.manifest import content_checksum
 from heterps_hpc.checkpoint.store import directory_of, publish, shard_name
 from heterps_hpc.core import partition_of
 from heterps_hpc.row_ranges import split_rows
@@ -64,6 +66,14 @@ def make_manifest(step: int, shards: Sequence[ShardSpec]) -> Manifest:
         },
         shards=tuple(shards),
     )
+
+
+def change_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a manifest as an attacker would: with a checksum that fits."""
+    data = json.loads(path.read_text())
+    change(data)
+    content = {name: value for name, value in data.items() if name != "checksum"}
+    path.write_text(json.dumps({**content, "checksum": content_checksum(content)}))
 
 
 def table_rows(table: str, partition: int, num_rows: int, seed: int) -> dict[str, NDArray[Any]]:

@@ -41,6 +41,7 @@ class Interrupted:
     others: tuple[str, ...] = ()
     tables: dict[str, Any] = field(default_factory=dict)
     tables_then: dict[str, Any] | None = None  # other table options after the stop
+    finished: bool = False  # not stopped: the run ends there, and is extended
 
 
 COUNTING = {
@@ -68,6 +69,21 @@ JOBS = [
     ),
     Interrupted(
         "weights and momentum", Case("mixed", "cpu-gpu-cpu", 1, 1, "float64", "weight"), 6, ("3",)
+    ),
+    Interrupted(
+        "finished, then extended",
+        Case("ctrdnn", "2+1", 2, 1, "float32", "adam"),
+        5,
+        ("3",),
+        finished=True,
+    ),
+    Interrupted(
+        "finished within an epoch, two ahead, admission",
+        Case("two_embedding", "split slot, one stage", 1, 2, "float64", "plain"),
+        4,
+        ("2+1",),
+        {"admit_after": 2},
+        finished=True,
     ),
     Interrupted("negatives", Case("matchnet", "1+2", 4, 1, "float32", "adam"), 4, ("2+1",)),
     Interrupted("dropout", Case("nce", "3", 2, 2, "float64", "plain"), 5, ("1+2",)),
@@ -131,13 +147,14 @@ def train(job: Interrupted, data: Path, path: Path, layout: str, stop: int | Non
     tables = {"num_partitions": 6, **tables}
     if "spill_dir" in tables:
         tables["spill_dir"] = str(path / tables["spill_dir"])
+    steps = job.stop if job.finished and stop is not None else STEPS
     run = make_run(
-        path, data, job.case, layout, steps=STEPS, every_steps=None, train={"tables": tables}
+        path, data, job.case, layout, steps=steps, every_steps=None, train={"tables": tables}
     )
     rank = Rank(comm, run.job, run.layout, Dataset.open(run.job.data.train))
     begin(rank, RunDir(path))
     saver = StopBefore(rank, RunDir(path), StopFlag())
-    if stop is not None:
+    if stop is not None and not job.finished:
         saver.stop_before = stop
     training = Training(rank, RunDir(path), saver=saver)
     training.run()

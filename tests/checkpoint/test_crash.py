@@ -34,6 +34,7 @@ CALLS: list[tuple[Any, str]] = [
     (pathlib.Path, "mkdir"),
     (h5py, "File"),
 ]
+NEEDS_SPACE = ("pwrite", "fsync", "fdopen", "File")
 Hook = Callable[[str, int], None]
 
 
@@ -90,19 +91,24 @@ def in_child(checkpoints: Path, step: int, hook: Hook) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def moments(path: Path) -> list[int]:
-    """The numbers of all calls of a save; of the many writes in a row, every tenth."""
+def calls_of_a_save(path: Path) -> list[str]:
+    """The names of all calls of a save, in order."""
     calls: list[str] = []
     for _ in count_calls(lambda name, number: calls.append(name)):
         save_and_sweep(path, 5, seed=2)
     assert {name for _, name in CALLS} <= set(calls)
+    return calls
+
+
+def moments(calls: list[str]) -> list[int]:
+    """The numbers of all calls; of the many writes in a row, every tenth."""
     return [n for n, name in enumerate(calls, 1) if name != "pwrite" or n % 10 == 0]
 
 
 @pytest.mark.parametrize("step", [6, 5], ids=["a later step", "the same step again"])
 def test_a_kill_at_any_moment_leaves_a_good_checkpoint(in_memory: Path, step: int) -> None:
     seen = set()
-    for fatal in moments(in_memory / "count"):
+    for fatal in moments(calls_of_a_save(in_memory / "count")):
         checkpoints = in_memory / f"{fatal}"
         make_checkpoint(checkpoints, 5, seed=1, num_rows=20, token="00000001")
 
@@ -123,18 +129,26 @@ def test_a_kill_at_any_moment_leaves_a_good_checkpoint(in_memory: Path, step: in
 
 
 def test_a_full_disk_at_any_moment_leaves_a_good_checkpoint(in_memory: Path) -> None:
-    for fatal in moments(in_memory / "count"):
-        checkpoints = in_memory / f"{fatal}"
+    calls = calls_of_a_save(in_memory / "count")
+    num_failed = 0
+    for fatal in moments(calls):
+        checkpoints, filled = in_memory / f"{fatal}", in_memory / f"{fatal} was full"
         make_checkpoint(checkpoints, 5, seed=1, num_rows=20)
 
-        def fill(name: str, number: int, fatal: int = fatal) -> None:
-            if number >= fatal and name in ("pwrite", "fsync", "fdopen", "File"):
+        def fill(name: str, number: int, fatal: int = fatal, filled: Path = filled) -> None:
+            if number >= fatal and name in NEEDS_SPACE:
+                filled.touch()
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        in_child(checkpoints, 6, fill)
+        status = in_child(checkpoints, 6, fill)
+        assert os.WIFEXITED(status)
+        assert filled.exists() == any(name in NEEDS_SPACE for name in calls[fatal - 1 :])
+        num_failed += os.WEXITSTATUS(status) != 0
         found = newest(checkpoints)
         assert found is not None
         assert verify(found).problems == []
+        assert found.step == (5 if os.WEXITSTATUS(status) else 6)
+    assert num_failed > len(moments(calls)) // 2  # all but those after the manifest
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")

@@ -6,14 +6,16 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint
+from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint, newest
 from heterps_hpc.checkpoint.verify import verify
 from heterps_hpc.errors import UserError
-from tests.checkpoint.made import NUM_PARTITIONS, TABLES, make_checkpoint
+from tests.checkpoint.made import NUM_PARTITIONS, TABLES, change_manifest, make_checkpoint
 
 
 def read_everything(checkpoint: Checkpoint) -> None:
@@ -91,12 +93,45 @@ def test_shards_of_another_run_are_refused(tmp_path: Path) -> None:
         read_everything(mine)
 
 
-def test_a_lost_partition_is_told(tmp_path: Path) -> None:
+def _another_step(data: dict[str, Any]) -> None:
+    data["step"] += 1
+
+
+def _other_table_names(data: dict[str, Any]) -> None:
+    first, second = data["tables"]
+    for shard in data["shards"]:
+        for array in shard["arrays"]:
+            array["name"] = {first: second, second: first}.get(array["name"], array["name"])
+
+
+@pytest.mark.parametrize("change", [_another_step, _other_table_names])
+def test_a_changed_manifest_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    path = make_checkpoint(tmp_path).path / "manifest.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match="its checksum is not that of its content"):
+        Checkpoint.open(path.parent)
+
+
+def test_a_torn_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    whole = make_checkpoint(tmp_path, 7)
+    torn = make_checkpoint(tmp_path, 9)
+    (torn.path / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"not a complete checkpoint"):
+        Checkpoint.open(torn.path)
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.path == whole.path
+
+
+def test_a_lost_partition_is_reported(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path)
-    path = checkpoint.path / "manifest.json"
-    facts = json.loads(path.read_text())
-    facts["shards"] = facts["shards"][:1]
-    path.write_text(json.dumps(facts))
+    change_manifest(
+        checkpoint.path / "manifest.json", lambda data: data.update(shards=data["shards"][:1])
+    )
     problems = verify(Checkpoint.open(checkpoint.path)).problems
     assert len(problems) == len(TABLES)
     assert "3 of its 6 partitions" in problems[0]
@@ -108,17 +143,18 @@ def test_rows_are_counted_only_where_they_can_be(tmp_path: Path, claim: str) -> 
     checkpoint = make_checkpoint(tmp_path)
     with Contents(checkpoint) as contents:
         assert contents.num_rows("user", range(NUM_PARTITIONS)) == 60
-    path = checkpoint.path / "manifest.json"
-    facts = json.loads(path.read_text())
-    for shard in facts["shards"]:
-        arrays = {a["column"]: a for a in shard["arrays"] if a["name"] == "user"}
-        if claim == "keys of one byte":
-            arrays["keys"]["dtype"] = "uint8"
-        elif claim == "no vectors":
-            shard["arrays"].remove(arrays["vectors"])
-        else:
-            arrays["vectors"]["shape"][1] = 1
-    path.write_text(json.dumps(facts))
+
+    def lie(data: dict[str, Any]) -> None:
+        for shard in data["shards"]:
+            arrays = {a["column"]: a for a in shard["arrays"] if a["name"] == "user"}
+            if claim == "keys of one byte":
+                arrays["keys"]["dtype"] = "uint8"
+            elif claim == "no vectors":
+                shard["arrays"].remove(arrays["vectors"])
+            else:
+                arrays["vectors"]["shape"][1] = 1
+
+    change_manifest(checkpoint.path / "manifest.json", lie)
     with (
         Contents(Checkpoint.open(checkpoint.path)) as contents,
         pytest.raises(DamagedCheckpoint, match="no vector of 4 numbers for each of its keys"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,7 +12,15 @@ import h5py
 import numpy as np
 import pytest
 
-from heterps_hpc.checkpoint import Checkpoint, Contents, Manifest, PlannedArray, ShardWriter, newest
+from heterps_hpc.checkpoint import (
+    Checkpoint,
+    Contents,
+    Manifest,
+    PlannedArray,
+    ShardWriter,
+    newest,
+    store,
+)
 from heterps_hpc.checkpoint.manifest import ArraySpec, ShardSpec
 from heterps_hpc.checkpoint.store import keep_last, steps_of
 from heterps_hpc.checkpoint.verify import verify
@@ -90,15 +100,16 @@ def test_a_writer_refuses_what_was_not_planned(
 
 def test_versions_to_come_are_refused_by_name(tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path).path / "manifest.json"
-    facts = json.loads(path.read_text())
-    path.write_text(json.dumps(facts | {"version": 2}))
-    with pytest.raises(UserError, match=r"format version 2; this program reads versions 1 to 1"):
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"version": 3}))
+    with pytest.raises(UserError, match=r"format version 3; this program reads versions 1 to 2"):
         Checkpoint.open(path.parent)
 
 
-def test_version_1_stays_readable() -> None:
-    """Written by the first version of the format and kept as it was."""
-    checkpoint = Checkpoint.open(Path(__file__).with_name("golden") / "v1")
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_version_stays_readable(version: int) -> None:
+    """Written by that version of the format and kept as it was."""
+    checkpoint = Checkpoint.open(Path(__file__).with_name("golden") / f"v{version}")
     verdict = verify(checkpoint)
     assert verdict.problems == []
     with Contents(checkpoint) as contents:
@@ -121,6 +132,50 @@ def test_the_newest_n_are_kept_and_torn_ones_swept(tmp_path: Path) -> None:
     found = newest(tmp_path)
     assert found is not None
     assert found.step == 9
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step again"])
+def test_a_publish_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """The manifest is written, and then the disk fails."""
+    if again:
+        make_checkpoint(tmp_path, 7, seed=1, token="aaaa0000")
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(store, "sync_directory", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        make_checkpoint(tmp_path, 7, seed=2, token="bbbb0000")
+    monkeypatch.undo()
+    files = [f"rank-{rank:05d}-bbbb0000.h5" for rank in range(2)]
+    store.discard(tmp_path / "000000007", files)  # as the saver does
+    found = newest(tmp_path)
+    assert (found is not None) == again
+    if found is not None:
+        assert verify(found).problems == []
+        assert {shard.file[-11:-3] for shard in found.manifest.shards} == {"aaaa0000"}
+
+
+def test_what_a_manifest_lists_is_never_discarded(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    store.discard(checkpoint.path, [shard.file for shard in checkpoint.manifest.shards])
+    assert verify(Checkpoint.open(checkpoint.path)).problems == []
+
+
+def test_a_sweep_that_fails_is_no_failed_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_checkpoint(tmp_path, seed=1, token="aaaa0000")
+
+    def fail(directory: Path, kept: set[str]) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(store, "_sweep", fail)
+    again = make_checkpoint(tmp_path, seed=2, token="bbbb0000")
+    assert verify(again).problems == []
+    assert "Input/output" in caplog.text
 
 
 def test_saving_a_step_again_replaces_it_at_once(tmp_path: Path) -> None:
@@ -167,6 +222,7 @@ def test_shards_stay_inside_the_checkpoint(name: str) -> None:
 
 def test_values_survive_json(tmp_path: Path) -> None:
     manifest = make_checkpoint(tmp_path).manifest
-    assert Manifest.parse(json.loads(manifest.to_json()), "again") == manifest
+    manifest.save(tmp_path / "again.json")
+    assert Manifest.load(tmp_path / "again.json") == manifest
     array = manifest.shards[0].arrays[0]
     assert ArraySpec.parse(json.loads(array.to_json()), "again") == array

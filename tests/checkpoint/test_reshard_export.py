@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,7 +18,14 @@ from heterps_hpc.checkpoint.export import export
 from heterps_hpc.checkpoint.reshard import even_split, reshard
 from heterps_hpc.checkpoint.verify import verify
 from heterps_hpc.errors import UserError
-from tests.checkpoint.made import NUM_PARTITIONS, TABLES, dense_values, make_checkpoint, table_rows
+from tests.checkpoint.made import (
+    NUM_PARTITIONS,
+    TABLES,
+    change_manifest,
+    dense_values,
+    make_checkpoint,
+    table_rows,
+)
 from tests.faults.runs import different_bits, learned
 
 
@@ -78,11 +86,12 @@ def test_exported_weights_are_safetensors(tmp_path: Path) -> None:
 
 def test_changes_need_steps(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "run")
-    path = checkpoint.path / "manifest.json"
-    facts = json.loads(path.read_text())
-    for shard in facts["shards"]:  # as if the tables had not tracked steps
-        shard["arrays"] = [array for array in shard["arrays"] if array["column"] != "step"]
-    path.write_text(json.dumps(facts))
+
+    def without_steps(data: dict[str, Any]) -> None:
+        for shard in data["shards"]:  # as if the tables had not tracked steps
+            shard["arrays"] = [array for array in shard["arrays"] if array["column"] != "step"]
+
+    change_manifest(checkpoint.path / "manifest.json", without_steps)
     with pytest.raises(UserError, match=r"train\.tables\.track_changes: true"):
         export(Checkpoint.open(checkpoint.path), tmp_path / "out", since=3)
 

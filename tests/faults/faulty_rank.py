@@ -31,6 +31,7 @@ from heterps_hpc.runtime.training import Training
 FAULT = json.loads(os.environ.get("HETERPS_FAULT", "{}"))
 PLACES: dict[str, tuple[Any, str]] = {
     "phase": (PhaseTimer, "begin"),
+    "check": (rank_main, "check_world"),
     "step": (Training, "_one_step"),
     "capture": (Rank, "capture"),
     "write": (os, "pwrite"),

@@ -1,4 +1,4 @@
-"""What a preflight refuses, on made-up facts, and what it measures in a real world."""
+"""What a preflight refuses, on made-up information, and what it measures in a real world."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from heterps_hpc.runtime.health.preflight_checks import (
-    Facts,
+    RankInfo,
     expand_nodes,
     problems,
     world_problem,
@@ -18,9 +18,9 @@ LAYOUT = make_layout(make_cluster(), ("cpu", 2), ("gpu", 2))
 NODES = ("c1", "c1", "g1", "g1")
 
 
-def good() -> list[Facts]:
+def good() -> list[RankInfo]:
     return [
-        Facts(
+        RankInfo(
             rank=rank,
             component=rank // 2,
             node=NODES[rank],
@@ -34,18 +34,18 @@ def good() -> list[Facts]:
     ]
 
 
-def changed(rank: int, **changes: object) -> list[Facts]:
-    facts = good()
-    facts[rank] = dataclasses.replace(facts[rank], **changes)  # type: ignore[arg-type]
-    return facts
+def changed(rank: int, **changes: object) -> list[RankInfo]:
+    infos = good()
+    infos[rank] = dataclasses.replace(infos[rank], **changes)  # type: ignore[arg-type]
+    return infos
 
 
-def test_good_facts_pass() -> None:
+def test_good_infos_pass() -> None:
     assert problems(good(), LAYOUT) == []
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    ("infos", "words"),
     [
         (lambda: changed(1, component=1), "rank 1 was started in component 1, the layout .* in 0"),
         (lambda: changed(2, node="c9"), "rank 2 of pool 'gpu' runs on c9, its component has g1"),
@@ -58,32 +58,42 @@ def test_good_facts_pass() -> None:
         (lambda: changed(0, spill_bytes=95), "spill_dir"),
     ],
 )
-def test_each_problem_is_named(facts: Callable[[], list[Facts]], words: str) -> None:
-    (problem,) = problems(facts(), LAYOUT)
+def test_each_problem_is_named(infos: Callable[[], list[RankInfo]], words: str) -> None:
+    (problem,) = problems(infos(), LAYOUT)
     assert re.search(words, problem), problem
+
+
+def test_horovod_must_be_the_same_where_it_is_used() -> None:
+    infos = good()
+    for rank, found in ((2, "0.28"), (3, "none")):  # the sparse ranks do without
+        versions = {**infos[rank].versions, "Horovod": found}
+        infos[rank] = dataclasses.replace(infos[rank], versions=versions)
+    (problem,) = problems(infos, LAYOUT)
+    assert "Horovod differs: 0.28 on rank 2 (g1), none on rank 3 (g1)" in problem
+    assert problems([*infos[:3], good()[3]], LAYOUT) == []
 
 
 def test_too_many_ranks_on_a_node() -> None:
     layout = make_layout(make_cluster(gpu_pool()), ("gpu", 4))
-    facts = [
-        Facts(rank=r, component=0, node="g1", allocated_nodes=("g1", "g2"), free_bytes=1)
+    infos = [
+        RankInfo(rank=r, component=0, node="g1", allocated_nodes=("g1", "g2"), free_bytes=1)
         for r in range(4)
     ]
-    (problem,) = problems(facts, layout)
+    (problem,) = problems(infos, layout)
     assert "node g1 has 4 ranks of pool 'gpu', the layout puts at most 2" in problem
 
 
 def test_one_machine_may_play_all_nodes() -> None:
-    facts = [dataclasses.replace(fact, allocated_nodes=(), node="here") for fact in good()]
-    assert problems(facts, LAYOUT) == []
+    infos = [dataclasses.replace(fact, allocated_nodes=(), node="here") for fact in good()]
+    assert problems(infos, LAYOUT) == []
 
 
 def test_ranks_that_see_the_same_devices_take_turns() -> None:
     layout = make_layout(make_cluster(gpu_pool(device="cuda")), ("gpu", 2))
-    shared = [Facts(rank=r, component=0, node="g1", devices=("a", "b")) for r in range(2)]
-    bound = [Facts(rank=r, component=0, node="g1", devices=("ab"[r],)) for r in range(2)]
-    blind = [Facts(rank=r, component=0, node="g1") for r in range(2)]
-    crowded = [Facts(rank=r, component=0, node="g1", devices=("a",)) for r in range(2)]
+    shared = [RankInfo(rank=r, component=0, node="g1", devices=("a", "b")) for r in range(2)]
+    bound = [RankInfo(rank=r, component=0, node="g1", devices=("ab"[r],)) for r in range(2)]
+    blind = [RankInfo(rank=r, component=0, node="g1") for r in range(2)]
+    crowded = [RankInfo(rank=r, component=0, node="g1", devices=("a",)) for r in range(2)]
     assert problems(shared, layout) == []
     assert problems(bound, layout) == []
     assert "would take cuda device 0 of g1 but sees 0" in problems(blind, layout)[0]

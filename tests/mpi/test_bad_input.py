@@ -140,6 +140,32 @@ def test_a_loss_that_is_not_a_number_ends_with_step_rank_and_stage(
     assert "train.on_nan: skip" in line
 
 
+def test_scores_that_are_no_numbers_are_counted_when_bad_batches_are_skipped(
+    data: Path, tmp_path: Path
+) -> None:
+    """A learning rate beyond all reason: the first update makes every later score NaN."""
+    run = make_run(
+        tmp_path,
+        data,
+        replace(CASE, variant="evaluate"),
+        train={"on_nan": "skip", "dense": {"optimizer": "sgd", "lr": 1e30}},
+    )
+    start(run).check()
+    found = json.loads(run.directory.summary.read_text())["evaluation"]
+    assert found["nan_scores"] > 0
+    assert "auc" not in found
+
+
+def test_a_layout_without_one_of_the_shards(data: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path, data, CASE)
+    described = json.loads(run.directory.layout.read_text())
+    lost = described["ranks"][0]["shards"].pop()
+    run.directory.layout.write_text(json.dumps(described))
+    outcome = start(run)
+    assert outcome.returncode == ExitCode.USER_ERROR
+    assert f"partitions of table {lost['table']!r}" in the_line(outcome)
+
+
 def test_skipped_batches_are_counted(data: Path, tmp_path: Path) -> None:
     """One sample of 211 is bad: with 6 batches per epoch, 12 steps meet it twice."""
     run = make_run(tmp_path, data, NAN_CASE)

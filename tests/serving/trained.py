@@ -72,7 +72,8 @@ def train(job: Job, folder: Path, *, with_inputs: bool = True) -> Trained:
             for spec in oracle.model.tables
         },
         shards=(shard,),
-        data=dataset.manifest.inputs() if with_inputs else None,
+        data_schema=dataset.manifest.inputs()["schema"] if with_inputs else None,
+        key_recipe=dataset.manifest.key_recipe() if with_inputs else None,
     )
     publish(directory, manifest)
     return Trained(run.path, job, oracle)

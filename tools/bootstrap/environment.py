@@ -23,7 +23,7 @@ TORCH_BUILD = (
     "torch.compiled_with_cxx11_abi())"
 )
 STAMPS_DIR = ".heterps"  # within the environment
-GROUPS = ("", "mpi", "baselines", "report", "dev")  # the extras that developing and testing needs
+GROUPS = ("", "mpi", "baselines", "onnx", "report", "dev")  # what developing and testing needs
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The hearts of one node's ranks, in memory that they share: one of them writes the node's file.
+"""The hearts of one node's ranks, in memory that they share: one of them writes the node's file;
+and the marks of ranks that have not come together yet.
 
 Shared file systems suffer under many small writes, so ranks beat into a page of memory once a
-second, and the first living rank of the node writes one small file every few seconds.
+second, and the first live rank of the node writes one small file every few seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from heterps_hpc.atomic_file import write_atomically
-from heterps_hpc.heartbeats import Beat, NodeBeats
+from heterps_hpc.config import WatchSpec
+from heterps_hpc.heartbeats import SILENT_FACTOR, Beat, NodeBeats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
@@ -53,20 +55,20 @@ class Hearts:
         self._name = f"{self._host}-{first_rank:05d}"
         self._path = run_dir.heartbeats / f"{self._name}.json"
         self._every = every
-        self.tick_seconds = min(1.0, every / 4)
+        self._tick_seconds = min(1.0, every / 4)
         self._written = 0.0
         mine = self._slots[self._index]
         mine["rank"], mine["pid"], mine["count"] = comm.rank, os.getpid(), -1
         mine["at"] = mine["since"] = time.time()
 
-    def beat(self, watch: PhaseTimer) -> float:
-        """Say that we live and what we do; returns since when nothing has changed."""
+    def beat(self, timer: PhaseTimer) -> float:
+        """Note that we live and what we do; returns since when nothing has changed."""
         mine = self._slots[self._index]
         now = time.time()
-        if watch.count != mine["count"]:
-            mine["since"], mine["count"] = now, watch.count
-        mine["step"], mine["phase"] = watch.step, watch.current.encode()[:40]
-        mine["peer"] = -1 if watch.peer is None else watch.peer
+        if timer.count != mine["count"]:
+            mine["since"], mine["count"] = now, timer.count
+        mine["step"], mine["phase"] = timer.step, timer.current.encode()[:40]
+        mine["peer"] = -1 if timer.peer is None else timer.peer
         mine["at"] = now
         if now - self._written >= self._every and self._is_writer(now):
             self.write()
@@ -75,7 +77,7 @@ class Hearts:
     def _is_writer(self, now: float) -> bool:
         """The first rank of the node whose heart beats: a stopped one must not silence the rest."""
         before = self._slots["at"][: self._index]
-        return bool((now - before > _STALE_TICKS * self.tick_seconds).all())
+        return bool((now - before > _STALE_TICKS * self._tick_seconds).all())
 
     def write(self) -> None:
         """Write the node's file; a full disk or a vanished directory must not end the run."""
@@ -102,6 +104,61 @@ class Hearts:
             at=float(slot["at"]),
             since=float(slot["since"]),
         )
+
+
+class StartMarks:
+    """Which ranks wait for others that have not started: a file for each, touched now and then.
+
+    A rank makes its file only when it has waited for half of what counts as a stall, so that an
+    ordinary start costs the file system nothing.
+    """
+
+    def __init__(self, run_dir: RunDir, rank: int, num_ranks: int, spec: WatchSpec) -> None:
+        self._folder = run_dir.heartbeats
+        self._rank = rank
+        self._num_ranks = num_ranks
+        self._spec = spec
+        self._count = -1
+        self._since = time.time()
+
+    def beat(self, count: int) -> float:
+        """Note progress by a count that grows; returns since when it has not."""
+        now = time.time()
+        if count != self._count:
+            self._count, self._since = count, now
+        elif now - self._since > self._spec.stall_seconds / 2:
+            self._path(self._rank).touch()
+        return self._since
+
+    def fresh(self) -> list[int]:
+        """Ranks that wait as well; this one is among them."""
+        recent = time.time() - max(SILENT_FACTOR * self._spec.heartbeat_seconds, 2.0)
+        found = []
+        for rank in range(self._num_ranks):
+            try:
+                if rank == self._rank or self._path(rank).stat().st_mtime > recent:
+                    found.append(rank)
+            except FileNotFoundError:
+                continue
+        return found
+
+    def describe_missing(self) -> str:
+        """One line for people."""
+        here = set(self.fresh())
+        missing = [str(rank) for rank in range(self._num_ranks) if rank not in here]
+        if not missing:
+            return "all ranks have started and wait for each other"
+        return (
+            f"rank {', '.join(missing)} did not start, or was stopped while starting: "
+            f"{len(here)} of {self._num_ranks} ranks wait"
+        )
+
+    def remove(self) -> None:
+        """All ranks are there."""
+        self._path(self._rank).unlink(missing_ok=True)
+
+    def _path(self, rank: int) -> Path:
+        return self._folder / f"start-{rank:05d}"
 
 
 def _share(node: MPI.Intracomm, num_bytes: int) -> mmap.mmap:

@@ -9,11 +9,13 @@ from typing import Any
 
 from heterps_hpc.phases import Phase
 
+_TRACED_STEPS = range(10, 30)
+
 
 class PhaseTimer:
     """Adds up seconds per phase; phases may nest, and then each counts only its own time."""
 
-    def __init__(self, rank: int = 0, traced_steps: range = range(0)) -> None:
+    def __init__(self, rank: int = 0, traced_steps: range = _TRACED_STEPS) -> None:
         self.seconds: defaultdict[Phase, float] = defaultdict(float)
         self.events: list[dict[str, Any]] = []  # Chrome's trace format
         self.step = 0

@@ -10,6 +10,8 @@ import logging
 import os
 import platform
 import shutil
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,7 @@ from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.device import node_name, visible_devices
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight_checks import (
-    Facts,
+    RankInfo,
     expand_nodes,
     problems,
     world_problem,
@@ -39,15 +41,15 @@ from heterps_hpc.table_size import snapshot_share, table_bytes
 log = logging.getLogger(__name__)
 
 
-def preflight(
-    comm: MPI.Intracomm,
-    layout: Layout,
-    job: Job,
-    component: int | None = None,
-    run_dir: RunDir | None = None,
-) -> list[Link]:
-    """Check everything, or raise the same UserError on every rank; the links as measured."""
-    library = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split())
+def check_world(
+    comm: MPI.Intracomm, layout: Layout, component: int | None = None, *, reducer: str = "mpi"
+) -> RankInfo:
+    """The cheap part, for every rank program: one world of the right size, each rank in its place,
+    the same software everywhere. Raises the same UserError on every rank.
+
+    `reducer` is the job's: only ranks that may sum with Horovod must have the same of it.
+    """
+    library = _mpi_library()
     problem = world_problem(comm.size, layout.num_ranks, os.environ, library)
     if problem is not None:
         raise UserError(problem)
@@ -56,10 +58,19 @@ def preflight(
             f"{library} was started without MPI_THREAD_MULTIPLE, which Horovod needs; import "
             "mpi4py before other MPI libraries, or use an MPI built with threads"
         )
-    facts = comm.allgather(_facts(comm, layout, job, component, library))
-    found = problems(facts, layout)
-    if found:
-        raise UserError("\n".join(found))
+    info = _rank_info(comm.rank, layout, component)
+    if reducer != "mpi" and layout.reduces(comm.rank):
+        info = replace(info, versions={**info.versions, "Horovod": _installed("horovod")})
+    _gather(comm, layout, info)
+    return info
+
+
+def preflight(
+    comm: MPI.Intracomm, layout: Layout, job: Job, info: RankInfo, run_dir: RunDir | None = None
+) -> list[Link]:
+    """What training needs beyond `check_world`, whose finding of this rank is `info`: the same
+    data everywhere, memory, disk and a network; the links as measured."""
+    infos = _gather(comm, layout, _with_needs(info, layout, job))
     links = [link for part in comm.allgather(ping_components(comm, layout)) for link in part]
     for link in links:
         log.info(
@@ -69,25 +80,25 @@ def preflight(
             link.bytes_per_second / 1e9,
         )
     if comm.rank == 0 and run_dir is not None:
-        nodes = {fact.node: fact.free_bytes for fact in facts}
-        links_told = [link.model_dump(mode="json") for link in links]
-        history.record(run_dir, "preflight", mpi=library, free_bytes=nodes, links=links_told)
+        nodes = {each.node: each.free_bytes for each in infos}
+        shown = [link.model_dump(mode="json") for link in links]
+        history.record(run_dir, "preflight", mpi=_mpi_library(), free_bytes=nodes, links=shown)
     return links
 
 
-def _facts(
-    comm: MPI.Intracomm, layout: Layout, job: Job, component: int | None, library: str
-) -> Facts:
-    dataset = Dataset.open(job.data.train)
-    model = build_model(job.model, dataset.manifest)
-    layout.check_model(model)
-    rows = shard_bytes(layout, comm.rank, job, model, dataset)
-    hot = job.train.tables.hot_bytes
-    in_memory = rows if hot is None else min(rows, hot)
-    number = layout.ranks[comm.rank].component
-    spill_dir = job.train.tables.spill_dir
-    return Facts(
-        rank=comm.rank,
+def _gather(comm: MPI.Intracomm, layout: Layout, info: RankInfo) -> list[RankInfo]:
+    """What all ranks know of themselves, if nothing is wrong with it."""
+    infos = comm.allgather(info)
+    found = problems(infos, layout)
+    if found:
+        raise UserError("\n".join(found))
+    return infos
+
+
+def _rank_info(rank: int, layout: Layout, component: int | None) -> RankInfo:
+    number = layout.ranks[rank].component
+    return RankInfo(
+        rank=rank,
         component=component,
         node=node_name(),
         allocated_nodes=_allocated_nodes(number),
@@ -96,15 +107,41 @@ def _facts(
             "Python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
-            "MPI": library,
+            "MPI": _mpi_library(),
         },
+        devices=visible_devices(layout.components[number].device),
+    )
+
+
+def _with_needs(info: RankInfo, layout: Layout, job: Job) -> RankInfo:
+    """The same, with the data that the rank sees and the memory and disk that it will need."""
+    dataset = Dataset.open(job.data.train)
+    model = build_model(job.model, dataset.manifest)
+    layout.check_model(model)
+    rows = shard_bytes(layout, info.rank, job, model, dataset)
+    hot = job.train.tables.hot_bytes
+    in_memory = rows if hot is None else min(rows, hot)
+    spill_dir = job.train.tables.spill_dir
+    return replace(
+        info,
         dataset=dataset.manifest.fingerprint(),
         needed_bytes=int(in_memory * (1 + snapshot_share(job))),
         free_bytes=psutil.virtual_memory().available,
         spill_bytes=int(rows - in_memory),
         spill_free_bytes=0 if spill_dir is None else _free_disk(spill_dir),
-        devices=visible_devices(layout.components[number].device),
     )
+
+
+def _mpi_library() -> str:
+    return " ".join(MPI.Get_library_version().split("\n")[0].strip("\0").split())
+
+
+def _installed(package: str) -> str:
+    """The version of a package, without importing it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def shard_bytes(layout: Layout, rank: int, job: Job, model: Model, dataset: Dataset) -> float:

@@ -1,6 +1,6 @@
-"""What must be true before training starts; pure, on facts that every rank told.
+"""What must be true before training starts; pure, on what every rank knows of itself.
 
-Every rank gets the facts of all, so all come to the same verdict and none is left waiting.
+Every rank gets the information of all, so all come to the same outcome and none is left waiting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heterps_hpc.layout import Layout
 from heterps_hpc.runtime.device import CPU, Visible, device_problem
 
-# Where launchers tell a rank how many it is one of.
+# Where launchers let a rank know how many it is one of.
 SIZE_VARIABLES = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
@@ -21,14 +21,14 @@ _NODES = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)")
 
 
 @dataclass(frozen=True)
-class Facts:
+class RankInfo:
     """What one rank knows of itself."""
 
     rank: int
-    component: int | None  # as the launcher told it
+    component: int | None  # as the launcher placed it
     node: str
-    allocated_nodes: tuple[str, ...] = ()  # of its component, where Slurm tells
-    versions: Mapping[str, str] = field(default_factory=dict)
+    allocated_nodes: tuple[str, ...] = ()  # of its component, where Slurm names them
+    versions: Mapping[str, str] = field(default_factory=dict)  # of what it uses
     dataset: str = ""
     needed_bytes: int = 0  # of memory, for its shards
     free_bytes: int = 0  # of memory, on its node
@@ -43,9 +43,9 @@ def world_problem(
     """Why the world has the wrong size, in one line."""
     if size == expected:
         return None
-    told = {name: environment[name] for name in SIZE_VARIABLES if name in environment}
-    if size == 1 and (not told or any(value != "1" for value in told.values())):
-        by = " and ".join(f"{name}={value}" for name, value in told.items())
+    seen = {name: environment[name] for name in SIZE_VARIABLES if name in environment}
+    if size == 1 and (not seen or any(value != "1" for value in seen.values())):
+        by = " and ".join(f"{name}={value}" for name, value in seen.items())
         return (
             f"every rank is alone in a world of its own, the layout has {expected}: the launcher "
             f"({by or 'none seen'}) does not speak to this MPI ({library}); use its own mpirun, or "
@@ -57,24 +57,24 @@ def world_problem(
     )
 
 
-def problems(facts: Sequence[Facts], layout: Layout) -> list[str]:
+def problems(infos: Sequence[RankInfo], layout: Layout) -> list[str]:
     """All that is wrong, most basic first; empty if the run may start."""
     return [
-        *component_problems(facts, layout),
-        *node_problems(facts, layout),
-        *difference_problems(facts),
-        *device_problems(facts, layout),
-        *memory_problems(facts),
-        *disk_problems(facts),
+        *component_problems(infos, layout),
+        *node_problems(infos, layout),
+        *difference_problems(infos),
+        *device_problems(infos, layout),
+        *memory_problems(infos),
+        *disk_problems(infos),
     ]
 
 
-def component_problems(facts: Sequence[Facts], layout: Layout) -> list[str]:
+def component_problems(infos: Sequence[RankInfo], layout: Layout) -> list[str]:
     """Ranks that the launcher put into another component than the layout."""
     wrong = [
-        (fact.rank, fact.component, layout.ranks[fact.rank].component)
-        for fact in facts
-        if fact.component is not None and fact.component != layout.ranks[fact.rank].component
+        (info.rank, info.component, layout.ranks[info.rank].component)
+        for info in infos
+        if info.component is not None and info.component != layout.ranks[info.rank].component
     ]
     return [
         f"rank {rank} was started in component {got}, the layout has it in {expected}; launch "
@@ -83,19 +83,19 @@ def component_problems(facts: Sequence[Facts], layout: Layout) -> list[str]:
     ]
 
 
-def node_problems(facts: Sequence[Facts], layout: Layout) -> list[str]:
+def node_problems(infos: Sequence[RankInfo], layout: Layout) -> list[str]:
     """Ranks on a node that is not their component's, or more on one node than planned."""
     found = []
-    for fact in facts:
-        if fact.allocated_nodes and fact.node not in fact.allocated_nodes:
-            pool = layout.components[layout.ranks[fact.rank].component].pool
+    for info in infos:
+        if info.allocated_nodes and info.node not in info.allocated_nodes:
+            pool = layout.components[layout.ranks[info.rank].component].pool
             found.append(
-                f"rank {fact.rank} of pool {pool!r} runs on {fact.node}, its component has "
-                f"{', '.join(fact.allocated_nodes)}; launch with the layout's own script"
+                f"rank {info.rank} of pool {pool!r} runs on {info.node}, its component has "
+                f"{', '.join(info.allocated_nodes)}; launch with the layout's own script"
             )
-    if not any(fact.allocated_nodes for fact in facts):
+    if not any(info.allocated_nodes for info in infos):
         return found  # one machine plays all nodes
-    on_node = Counter((layout.ranks[fact.rank].component, fact.node) for fact in facts)
+    on_node = Counter((layout.ranks[info.rank].component, info.node) for info in infos)
     for (number, node), count in on_node.items():
         component = layout.components[number]
         if count > component.ranks_per_node:
@@ -106,23 +106,25 @@ def node_problems(facts: Sequence[Facts], layout: Layout) -> list[str]:
     return found
 
 
-def difference_problems(facts: Sequence[Facts]) -> list[str]:
+def difference_problems(infos: Sequence[RankInfo]) -> list[str]:
     """Versions or data that are not the same on all ranks."""
     found = []
-    for what in facts[0].versions:
-        message = _difference(what, [(fact, fact.versions.get(what, "none")) for fact in facts])
+    for what in dict.fromkeys(name for info in infos for name in info.versions):
+        message = _difference(
+            what, [(info, info.versions[what]) for info in infos if what in info.versions]
+        )
         if message:
             found.append(f"{message}; give all nodes the same environment")
-    message = _difference("the training data", [(fact, fact.dataset) for fact in facts])
+    message = _difference("the training data", [(info, info.dataset) for info in infos])
     if message:
         found.append(f"{message}; give all nodes the same copy of the data set")
     return found
 
 
-def _difference(what: str, told: Sequence[tuple[Facts, str]]) -> str | None:
-    values: dict[str, Facts] = {}
-    for fact, value in told:
-        values.setdefault(value, fact)
+def _difference(what: str, values_of: Sequence[tuple[RankInfo, str]]) -> str | None:
+    values: dict[str, RankInfo] = {}
+    for info, value in values_of:
+        values.setdefault(value, info)
     if len(values) < 2:
         return None
     (one, first), (other, second) = list(values.items())[:2]
@@ -132,41 +134,41 @@ def _difference(what: str, told: Sequence[tuple[Facts, str]]) -> str | None:
     )
 
 
-def device_problems(facts: Sequence[Facts], layout: Layout) -> list[str]:
+def device_problems(infos: Sequence[RankInfo], layout: Layout) -> list[str]:
     """Ranks of accelerator pools that see too few devices for the ranks of their node."""
-    visible = [Visible(fact.node, fact.devices) for fact in facts]
+    visible = [Visible(info.node, info.devices) for info in infos]
     found = []
-    for fact in facts:
-        component = layout.components[layout.ranks[fact.rank].component]
+    for info in infos:
+        component = layout.components[layout.ranks[info.rank].component]
         if component.device == CPU:
             continue
-        problem = device_problem(component.device, visible, fact.rank)
+        problem = device_problem(component.device, visible, info.rank)
         if problem is not None:
-            found.append(f"rank {fact.rank} of pool {component.pool!r} {problem}")
+            found.append(f"rank {info.rank} of pool {component.pool!r} {problem}")
     return found[:1]
 
 
-def memory_problems(facts: Sequence[Facts]) -> list[str]:
+def memory_problems(infos: Sequence[RankInfo]) -> list[str]:
     """Nodes whose memory cannot hold the shards of their ranks."""
     found = []
-    for node, members in _by_node(facts).items():
-        needed = sum(fact.needed_bytes for fact in members)
-        free = min(fact.free_bytes for fact in members)
+    for node, members in _by_node(infos).items():
+        needed = sum(info.needed_bytes for info in members)
+        free = min(info.free_bytes for info in members)
         if needed > free:
             found.append(
                 f"node {node} needs about {needed / 1e9:.1f} GB for the tables of ranks "
-                f"{', '.join(str(fact.rank) for fact in members)} and has {free / 1e9:.1f} GB "
+                f"{', '.join(str(info.rank) for info in members)} and has {free / 1e9:.1f} GB "
                 "free; use more ranks or nodes, or tiers (`tables.hot_bytes`, `tables.spill_dir`)"
             )
     return found
 
 
-def disk_problems(facts: Sequence[Facts]) -> list[str]:
+def disk_problems(infos: Sequence[RankInfo]) -> list[str]:
     """Nodes whose local disk cannot hold the cold rows of their ranks."""
     found = []
-    for node, members in _by_node(facts).items():
-        needed = sum(fact.spill_bytes for fact in members)
-        free = min(fact.spill_free_bytes for fact in members)
+    for node, members in _by_node(infos).items():
+        needed = sum(info.spill_bytes for info in members)
+        free = min(info.spill_free_bytes for info in members)
         if needed > free:
             found.append(
                 f"node {node} needs about {needed / 1e9:.1f} GB in `tables.spill_dir` and has "
@@ -175,10 +177,10 @@ def disk_problems(facts: Sequence[Facts]) -> list[str]:
     return found
 
 
-def _by_node(facts: Sequence[Facts]) -> dict[str, list[Facts]]:
-    nodes: dict[str, list[Facts]] = defaultdict(list)
-    for fact in facts:
-        nodes[fact.node].append(fact)
+def _by_node(infos: Sequence[RankInfo]) -> dict[str, list[RankInfo]]:
+    nodes: dict[str, list[RankInfo]] = defaultdict(list)
+    for info in infos:
+        nodes[info.node].append(info)
     return nodes
 
 

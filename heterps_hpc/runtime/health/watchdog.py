@@ -1,4 +1,9 @@
-"""Notices when nothing moves any more, says who waits for whom, and stops if the job says so."""
+"""Notices when nothing moves any more, reports who waits for whom, and stops if the job says so.
+
+It starts before a rank first waits for another one. Until all ranks have come together they cannot
+share their hearts; a rank that waits for long in that time leaves a mark instead, a file that it
+touches now and then, so that those without a fresh mark are known to be missing.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from mpi4py import MPI
 
@@ -21,7 +24,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_beats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.health.heartbeat import Hearts
+from heterps_hpc.runtime.health.heartbeat import Hearts, StartMarks
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.world import SECONDS_FOR_LAST_LINES
 
@@ -33,7 +36,7 @@ _SECONDS_FOR_REPORT = 20.0  # then we stop even if the rank that reports is gone
 
 @contextmanager
 def _whatever_the_disk_says() -> Iterator[None]:
-    """A full disk can be why nothing moves; it must not keep us from saying so and ending."""
+    """A full disk can be why nothing moves; it must not keep us from reporting it and ending."""
     try:
         yield
     except OSError as error:
@@ -44,46 +47,50 @@ class Watchdog:
     """A thread per rank. It never touches MPI, except to end the world."""
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        layout: Layout,
-        run_dir: RunDir,
-        spec: WatchSpec,
-        timer: PhaseTimer,
+        self, rank: int, layout: Layout, run_dir: RunDir, spec: WatchSpec, timer: PhaseTimer
     ) -> None:
-        self._rank = comm.rank
+        self._rank = rank
+        self._layout = layout
         self._run_dir = run_dir
         self._spec = spec
         self._timer = timer
-        run_dir.heartbeats.mkdir(parents=True, exist_ok=True)
-        if comm.rank == 0:
-            for old in run_dir.heartbeats.glob("*.json"):
-                old.unlink(missing_ok=True)
-        comm.Barrier()
-        self._hearts = Hearts(comm, layout, run_dir, spec.heartbeat_seconds)
+        self._marks = StartMarks(run_dir, rank, layout.num_ranks, spec)
+        self._hearts: Hearts | None = None  # until all ranks have come together
         self._over = threading.Event()
         self._reported_since = 0.0
         self._thread = threading.Thread(target=self._work, name="heterps-watchdog", daemon=True)
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def running(self) -> Iterator[Watchdog]:
+        """Watch until the end of the block."""
         self._thread.start()
-        return self
+        try:
+            yield self
+        finally:
+            self._over.set()
+            self._thread.join(timeout=5.0)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join(timeout=5.0)
+    def share_hearts(self, comm: MPI.Intracomm) -> None:
+        """From now on ranks see each other's progress; all of them call it."""
+        self._run_dir.heartbeats.mkdir(parents=True, exist_ok=True)
+        if comm.rank == 0:
+            for old in self._run_dir.heartbeats.glob("*.json"):
+                old.unlink(missing_ok=True)
+        comm.Barrier()
+        every = self._spec.heartbeat_seconds
+        self._hearts = Hearts(comm, self._layout, self._run_dir, every)
+        self._marks.remove()
 
     def _work(self) -> None:
         tick = 0.0  # the first beat at once
         while not self._over.wait(tick):
-            tick = self._hearts.tick_seconds
+            tick = min(1.0, self._spec.heartbeat_seconds / 4)
             try:
-                since = self._hearts.beat(self._timer)
+                hearts = self._hearts
+                if hearts is None:
+                    since = self._marks.beat(self._timer.count)
+                else:
+                    since = hearts.beat(self._timer)
                 if time.time() - since > self._spec.stall_seconds and self._all_stand_still():
                     self._stalled(since)
             except OSError as error:
@@ -91,6 +98,8 @@ class Watchdog:
 
     def _all_stand_still(self) -> bool:
         """Whether no rank anywhere has moved: a rank that works long keeps all others waiting."""
+        if self._hearts is None:
+            return True
         oldest = time.time() - self._spec.stall_seconds
         return all(beat.since < oldest for beat in read_beats(self._run_dir))
 
@@ -99,7 +108,8 @@ class Watchdog:
             return
         self._reported_since = since
         with _whatever_the_disk_says():
-            self._hearts.write()
+            if self._hearts is not None:
+                self._hearts.write()
             self._dump_stacks()
         if self._is_reporter():
             self._over.wait(_SECONDS_FOR_STACKS)
@@ -113,14 +123,19 @@ class Watchdog:
         MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
 
     def _is_reporter(self) -> bool:
-        """One rank speaks for all: the first whose heart beats."""
+        """One rank reports for all: the first whose heart beats."""
+        if self._hearts is None:
+            return self._rank == min(self._marks.fresh(), default=self._rank)
         silent_after = SILENT_FACTOR * self._spec.heartbeat_seconds
         now = time.time()
         alive = [b.rank for b in read_beats(self._run_dir) if not b.is_silent(now, silent_after)]
         return self._rank == min(alive, default=self._rank)
 
     def _report(self) -> None:
-        lines = describe_all(self._run_dir)
+        if self._hearts is None:
+            lines = [self._marks.describe_missing()]
+        else:
+            lines = describe_all(self._run_dir)
         report = self._run_dir.logs / f"stall-{self._timer.step:09d}.txt"
         what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
         with _whatever_the_disk_says():
@@ -141,9 +156,9 @@ class Watchdog:
         """The stacks that ranks wrote in the last moments; a stopped rank has none."""
         recent = time.time() - 2 * _SECONDS_FOR_REPORT
         parts = []
-        for beat in read_beats(self._run_dir):
-            path = self._stack_file(beat.rank)
+        for rank in range(self._layout.num_ranks):
+            path = self._stack_file(rank)
             fresh = path.exists() and path.stat().st_mtime > recent
             text = path.read_text(errors="replace") if fresh else "no stack: the rank is silent\n"
-            parts.append(f"rank {beat.rank}:\n{text}")
+            parts.append(f"rank {rank}:\n{text}")
         return "\n".join(parts)

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import sys
 
-from heterps_hpc.errors import UserError
-from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.profiling.measurement import MeasuredLinks
 from heterps_hpc.runtime.health.ping import ping_components
-from heterps_hpc.runtime.rank_program import Start, run_program
+from heterps_hpc.runtime.health.preflight import check_world
+from heterps_hpc.runtime.rank_program import End, Start, run_program
 
 
-def measure_links(start: Start) -> ExitCode:
+def measure_links(start: Start) -> End:
     """Ping between every two components and write what was seen."""
     world, layout = start.comm, start.layout
-    if world.size != layout.num_ranks:
-        raise UserError(
-            f"{world.size} ranks in one world, the layout has {layout.num_ranks}; see "
-            "`heterps doctor`"
-        )
+    check_world(world, layout, start.component)
     everyone = world.gather(ping_components(world, layout), root=0)
     if everyone is not None:
         links = tuple(link for part in everyone for link in part)
         MeasuredLinks(links=links).save(start.run_dir.path / "links.json")
-    return ExitCode.DONE
+    return End()
 
 
 if __name__ == "__main__":

@@ -18,26 +18,27 @@ from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
-from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.phases import Phase
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
+from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
 from heterps_hpc.runtime.measure.model_info import layer_facts, table_facts, tensor_facts
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.rank_program import Start, run_program
+from heterps_hpc.runtime.rank_program import End, Start, run_program
 from heterps_hpc.runtime.training import Training
 
 
-def measure(start: Start) -> ExitCode:
+def measure(start: Start) -> End:
     """Run a few steps and write what they took."""
     job, layout, world = start.job, start.layout, start.comm
-    link = ping_ends(world)
     k = layout.num_ranks
     group = world.Split(world.rank // k, world.rank)
     assert isinstance(group, MPI.Intracomm)
-    if group.size < k:
+    if world.size >= k and world.size % k:
         raise UserError(f"{world.size} ranks do not make whole groups of {k}; start a multiple")
+    check_world(group, layout, reducer=job.train.reducer)
+    link = ping_ends(world)
     rank = Rank(group, job, layout, Dataset.open(job.data.train))
     owners = rank.model.layers_of_tables()
     layer_of_table = {table: layers[0] for table, layers in owners.items()}
@@ -58,7 +59,7 @@ def measure(start: Start) -> ExitCode:
         _average(groups).save(start.run_dir.path / "measured.json")
     training.close()
     rank.close()
-    return ExitCode.DONE
+    return End()
 
 
 def _summarise(rank: Rank, times: StepTimes, link: LinkTime | None) -> Measured:

@@ -85,8 +85,16 @@ class Progress:
         self._writes_loss = rank.writes(LOSS)
         self.keeps_scores = rank.writes(SCORE)
         self._scored = Scored()
-        self._samples = 0
         self._since = time.perf_counter()
+        self._written: set[tuple[str, int]] = set()  # lines of this very step
+        if self._path is not None and rank.is_reporter:
+            self._continue_file(self._path)
+
+    def pause_clock(self) -> None:
+        """Count the time until now as training."""
+        now = time.perf_counter()
+        self._rank.losses.seconds += now - self._since
+        self._since = now
 
     def restart_clock(self) -> None:
         """Do not count the time until now as training."""
@@ -94,7 +102,7 @@ class Progress:
 
     def note(self, outcome: BatchResult, feed: Feed, weight_sum: float) -> None:
         """Keep what one batch gave."""
-        self._samples += feed.batch.num_rows
+        self._rank.losses.samples += feed.batch.num_rows
         if self._writes_loss:
             self._rank.losses.sums.append((outcome.loss_sum, weight_sum))
         self._scored.add(outcome, feed)
@@ -103,11 +111,10 @@ class Progress:
         """Gather, write one line, start again. Called by all dense ranks at the same step."""
         losses = self._rank.losses
         gathered = self._comm.gather((losses.sums, self._scored.columns()), root=self._root)
-        samples, self._samples = self._samples, 0
-        losses.sums = []
+        self.pause_clock()
+        samples, seconds = losses.samples, losses.seconds
+        losses.sums, losses.samples, losses.seconds = [], 0, 0.0
         self._scored.clear()
-        now = time.perf_counter()
-        seconds, self._since = now - self._since, now
         if gathered is None or samples == 0:
             return
         means = _step_losses([sums for sums, _ in gathered if sums])
@@ -128,18 +135,23 @@ class Progress:
         line |= quality(columns, is_logit=self._rank.model.score_is_logit)
         self.write(line)
 
-    def _forget_lines_after(self, step: int) -> None:
-        """Drop what an interrupted run wrote of steps that will be done again."""
-        if self._path is None or not self._path.exists():
+    def _continue_file(self, path: Path) -> None:
+        """Drop what an interrupted run wrote of steps that will be done again, so that the file
+        always reads as that of one run."""
+        if not path.exists():
             return
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        step = self._rank.step
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
         kept = [line for line in lines if _step_of(line) <= step]
         if len(kept) != len(lines):
-            write_atomically(self._path, "".join(kept))
+            write_atomically(path, "".join(kept))
+        last = [json.loads(line) for line in kept if _step_of(line) == step]
+        self._written = {(str(line.get("kind")), step) for line in last}
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append one JSON line, and log it."""
-        if self._path is not None:
+        """Append one JSON line, and log it; what the file says of this step already is not
+        written twice."""
+        if self._path is not None and (line["kind"], line["step"]) not in self._written:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         numbers = " ".join(
@@ -152,7 +164,7 @@ class Progress:
 
 def _step_of(line: str) -> float:
     try:
-        return float(json.loads(line)["step"])
+        return float(json.loads(line)["step"]) if line.endswith("\n") else math.inf
     except (ValueError, KeyError, TypeError):
         return math.inf  # a line that was cut short
 

@@ -203,21 +203,21 @@ class Saver:
                 "model": state.model.name,
                 "model_fingerprint": state.model.fingerprint(),
                 "data_fingerprint": state.dataset.manifest.fingerprint(),
+                "data_schema": state.dataset.manifest.schema_only().model_dump(mode="json"),
                 "num_partitions": state.world.layout.num_partitions,
                 "must_match": must_match(state.job),
                 "tables": tables,
-                "data": trainer.dataset.manifest.inputs(),
+                "key_recipe": state.dataset.manifest.key_recipe(),
                 "shards": [ShardSpec.model_validate(report["shard"]) for report in reports],
             }
         )
 
-    def finish(self, *, must_succeed: bool) -> None:
-        """Wait for the save under way; all ranks."""
+    def finish(self) -> str | None:
+        """Wait for the save in progress; why the last one failed, if it did. All ranks call it."""
         self._settle()
         with self._state.timer.phase(Phase.WAIT_FOR_SAVE):
             self._failure = self._comm.bcast(self._failure)
-        if must_succeed and self._failure is not None:
-            raise SaveFailed(self._failure)
+        return self._failure
 
     def _settle(self) -> None:
         """Wait until this rank's shard is written and, on rank 0, the manifest."""
