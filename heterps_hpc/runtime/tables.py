@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.config import Job
-from heterps_hpc.core import SideBySide, Table, TableConfig
+from heterps_hpc.core import Table, TableConfig, ThreadPool
 from heterps_hpc.dataset import Batch, Dataset, Keys
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import Lookup, Model, NegativeSlot
@@ -56,9 +56,10 @@ def table_config(
         beta1=sparse.betas[0],
         beta2=sparse.betas[1],
         clip_norm=sparse.clip_norm,
+        initial_accumulator=sparse.initial_accumulator,
         name=name,
         seed=job.train.seed,
-        init="uniform",
+        init=options.init,
         init_scale=spec.init_scale,
         dtype="float64" if job.train.precision == "float64" else "float32",
         num_partitions=options.num_partitions,
@@ -70,6 +71,8 @@ def table_config(
         show_decay=options.show_decay,
         max_age=options.evict_after_steps,
         min_score=options.evict_below_score,
+        show_weight=options.show_weight,
+        click_weight=options.click_weight,
         evict_every=options.evict_every,
         nonfinite=options.on_nonfinite,
         hot_bytes=None if options.hot_bytes is None else max(1, options.hot_bytes // num_held),
@@ -89,11 +92,13 @@ class TableShards:
         self.counters = job.train.tables.counters
         held = entry.partitions()
         cores = layout.components[entry.component].cores_per_rank
-        inside, beside = deal_threads(job.train.tables.threads or cores, len(held))
-        self.side_by_side = SideBySide(beside)
+        threads_per_table, tables_at_once = assign_threads(
+            job.train.tables.threads or cores, len(held)
+        )
+        self.thread_pool = ThreadPool(tables_at_once)
         self.tables: dict[str, Table] = {
             name: Table(
-                table_config(model, name, job, f"rank{entry.rank}", len(held), inside),
+                table_config(model, name, job, f"rank{entry.rank}", len(held), threads_per_table),
                 partitions=partitions,
             )
             for name, partitions in held.items()
@@ -145,7 +150,7 @@ class TableShards:
                     self.tables[name], lookup, keys[lookup], out[lookup], train, kept_out
                 )
 
-        self.side_by_side.each(pull_table, self.tables)
+        self.thread_pool.for_each(pull_table, self.tables)
         handles = {lookup: found[lookup] for lookup in self.lookups}
         clicks = None
         if train and self.counters and batch.labels is not None:
@@ -170,7 +175,7 @@ class TableShards:
                 clicks=clicks,
             )
 
-        self.side_by_side.each(push_table, self.tables)
+        self.thread_pool.for_each(push_table, self.tables)
 
     def discard(self, pulled: Pulled) -> None:
         """Drop a pull whose gradients will not come."""
@@ -213,12 +218,12 @@ class TableShards:
         return Keys(keys.reshape(-1), offsets, None)
 
 
-def deal_threads(num_threads: int, num_tables: int) -> tuple[int, int]:
+def assign_threads(num_threads: int, num_tables: int) -> tuple[int, int]:
     """(inside each table, tables at once): every thread that works on tables of its own has two or
     more, for they differ in work; where there are too few, all work on one table after the other.
     """
-    beside = min(num_threads, num_tables // 2)
-    return (1, beside) if beside > 1 else (num_threads, 1)
+    tables_at_once = min(num_threads, num_tables // 2)
+    return (1, tables_at_once) if tables_at_once > 1 else (num_threads, 1)
 
 
 def _pull(

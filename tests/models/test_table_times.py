@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from heterps_hpc.core import SideBySide
+from heterps_hpc.core import ThreadPool
 from heterps_hpc.runtime.measure.layer_timer import LayerTimes
 
 SECONDS = 0.05
@@ -24,12 +24,12 @@ class SlowTable:
 
 def test_tables_at_once_count_as_long_as_they_keep_the_step_waiting() -> None:
     shards: Any = SimpleNamespace(
-        tables={name: SlowTable() for name in "abcd"}, side_by_side=SideBySide(2)
+        tables={name: SlowTable() for name in "abcd"}, thread_pool=ThreadPool(2)
     )
     times = LayerTimes()
     times.watch_tables(shards, dict.fromkeys("abcd", "embedding"))
     began = time.perf_counter()
-    shards.side_by_side.each(lambda table: table.pull(), shards.tables.values())
-    shards.side_by_side.each(lambda table: table.push(), shards.tables.values())
+    shards.thread_pool.for_each(lambda table: table.pull(), shards.tables.values())
+    shards.thread_pool.for_each(lambda table: table.push(), shards.tables.values())
     took = time.perf_counter() - began
     assert 4 * SECONDS <= times.seconds["embedding"] <= took + SECONDS

@@ -59,7 +59,7 @@ class LayerTimes:
 
     def watch_tables(self, shards: TableShards, layer_of_table: dict[str, str]) -> None:
         """Time pulls and pushes of every table; of several at once each has its share."""
-        share = 1 / shards.side_by_side.num_threads
+        share = 1 / shards.thread_pool.num_threads
         for name, table in shards.tables.items():
             timed = _TimedTable(table, self.seconds, layer_of_table[name], share)
             shards.tables[name] = timed  # type: ignore[assignment]
