@@ -32,12 +32,12 @@ def _on_cache_line(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def heterps(w: Workload, inside: int = 1, beside: int = 1) -> tuple[Step, Callable[[Indices], Any]]:
     """Our table: 64-bit keys, hashed; threads inside each table, or tables beside each other."""
-    from heterps_hpc.core import SideBySide, Table, TableConfig
+    from heterps_hpc.core import Table, TableConfig, ThreadPool
 
     tables = [
         Table(TableConfig(dim=w.dim, name=f"slot{s}", threads=inside)) for s in range(w.num_slots)
     ]
-    side_by_side = SideBySide(beside)
+    thread_pool = ThreadPool(beside)
     every = np.arange(w.num_rows).astype(np.uint64) * SPREAD
     for table in tables:
         for keys in np.array_split(every, 50):
@@ -60,8 +60,8 @@ def heterps(w: Workload, inside: int = 1, beside: int = 1) -> tuple[Step, Callab
         def push(s: int) -> None:
             tables[s].push([handles[s]], [gradient[:, columns[s]]], step=0)
 
-        side_by_side.each(pull, range(w.num_slots))
-        side_by_side.each(push, range(w.num_slots))
+        thread_pool.for_each(pull, range(w.num_slots))
+        thread_pool.for_each(push, range(w.num_slots))
 
     return step, lambda batch: [i.astype(np.uint64) * SPREAD for i in batch]
 

@@ -85,6 +85,7 @@ class SparseOptimizer(Value):
     weight_decay: NotNegativeFloat = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     clip_norm: PositiveFloat | None = None
+    initial_accumulator: NotNegativeFloat = 0.0  # what the sums of adagrad start from
     schedule: LearningRate = LearningRate()
 
 
@@ -105,6 +106,7 @@ class TableOptions(Value):
     """How tables admit, count, forget and spill rows; the same for all tables of a job."""
 
     num_partitions: Positive = 64
+    init: Literal["uniform", "normal", "zeros"] = "uniform"  # of new rows; how wide: the model says
     admit_after: Positive = 1
     sketch_bytes: Positive | None = None
     counters: bool = False
@@ -112,6 +114,10 @@ class TableOptions(Value):
     show_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     evict_after_steps: Positive | None = None
     evict_below_score: float | None = None
+    show_weight: NotNegativeFloat = (
+        0.1  # score = show_weight·(shows − clicks) + click_weight·clicks
+    )
+    click_weight: NotNegativeFloat = 1.0
     evict_every: Positive = 1000
     hot_bytes: Positive | None = None
     spill_dir: Path | None = None

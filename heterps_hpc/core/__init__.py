@@ -3,17 +3,17 @@
 from heterps_hpc.core._core import SpillError
 from heterps_hpc.core.config import TableConfig
 from heterps_hpc.core.hashing import hash64, partition_of
-from heterps_hpc.core.side_by_side import SideBySide
 from heterps_hpc.core.table import Pulled, Rows, Snapshot, Table
+from heterps_hpc.core.thread_pool import ThreadPool
 
 __all__ = [
     "Pulled",
     "Rows",
-    "SideBySide",
     "Snapshot",
     "SpillError",
     "Table",
     "TableConfig",
+    "ThreadPool",
     "hash64",
     "partition_of",
 ]

@@ -46,7 +46,6 @@ class Config:
     click_weight: float
     evict_every: int
     skip_nonfinite: bool
-    unknown_default: bool
     hot_bytes: int
     spill_path: str
     def __init__(self) -> None: ...

@@ -45,7 +45,6 @@ class TableConfig:
     click_weight: float = 1.0
     evict_every: int = 1000  # steps between two sweeps of the same partition
     nonfinite: Literal["refuse", "skip"] = "refuse"
-    unknown: Literal["zero", "default"] = "zero"  # default = the key's initial vector
     hot_bytes: int | None = None  # memory for rows; colder ones live in spill_path
     spill_path: str | Path | None = None  # a scratch file of this shard alone
 
@@ -66,7 +65,6 @@ class TableConfig:
             "init": get_args(InitName),
             "dtype": get_args(DtypeName),
             "nonfinite": ("refuse", "skip"),
-            "unknown": ("zero", "default"),
         }
         for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
@@ -86,7 +84,15 @@ class TableConfig:
                 self._fail(field, f"at most {high}")
         if not 0 <= self.seed < 1 << 64:
             self._fail("seed", "a number of 64 bits, not negative")
-        for field in ("lr", "eps", "weight_decay", "initial_accumulator", "init_scale"):
+        for field in (
+            "lr",
+            "eps",
+            "weight_decay",
+            "initial_accumulator",
+            "init_scale",
+            "show_weight",
+            "click_weight",
+        ):
             if not (math.isfinite(getattr(self, field)) and getattr(self, field) >= 0):
                 self._fail(field, "zero or more")
         for field in ("beta1", "beta2"):
@@ -117,10 +123,9 @@ class TableConfig:
         core.init = getattr(_core.Init, self.init)
         core.float64 = self.dtype == "float64"
         core.skip_nonfinite = self.nonfinite == "skip"
-        core.unknown_default = self.unknown == "default"
         core.evict_by_score = self.min_score is not None
         core.spill_path = "" if self.spill_path is None else str(self.spill_path)
         return core
 
 
-_RENAMED = {"optimizer", "init", "dtype", "nonfinite", "unknown", "spill_path"}
+_RENAMED = {"optimizer", "init", "dtype", "nonfinite", "spill_path"}

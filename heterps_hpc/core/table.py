@@ -34,7 +34,7 @@ class Rows:
 
 
 class Snapshot:
-    """A table as it was at one moment; another thread may read it while training goes on."""
+    """A table as it was at one moment; another thread may read it while training continues."""
 
     def __init__(self, core: _core.Snapshot, partitions: Sequence[int]) -> None:
         self._core = core

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.config import Job
-from heterps_hpc.core import SideBySide, Table, TableConfig
+from heterps_hpc.core import Table, TableConfig, ThreadPool
 from heterps_hpc.dataset import Batch, Dataset, Keys
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import Lookup, Model, NegativeSlot
@@ -58,9 +58,10 @@ def table_config(
         beta1=sparse.betas[0],
         beta2=sparse.betas[1],
         clip_norm=sparse.clip_norm,
+        initial_accumulator=sparse.initial_accumulator,
         name=name,
         seed=job.train.seed,
-        init="uniform",
+        init=options.init,
         init_scale=spec.init_scale,
         dtype=job.train.dtype,
         num_partitions=options.num_partitions,
@@ -72,6 +73,8 @@ def table_config(
         show_decay=options.show_decay,
         max_age=options.evict_after_steps,
         min_score=options.evict_below_score,
+        show_weight=options.show_weight,
+        click_weight=options.click_weight,
         evict_every=options.evict_every,
         nonfinite=options.on_nonfinite,
         hot_bytes=None if options.hot_bytes is None else max(1, options.hot_bytes // num_held),
@@ -91,12 +94,14 @@ class TableShards:
         self.counters = job.train.tables.counters
         held = entry.partitions()
         cores = layout.components[entry.component].cores_per_rank
-        inside, beside = deal_threads(job.train.tables.threads or cores, len(held))
-        self.side_by_side = SideBySide(beside)
+        threads_per_table, tables_at_once = assign_threads(
+            job.train.tables.threads or cores, len(held)
+        )
+        self.thread_pool = ThreadPool(tables_at_once)
         self.observer = Observer()
         self.tables: dict[str, Table] = {
             name: Table(
-                table_config(model, name, job, f"rank{entry.rank}", len(held), inside),
+                table_config(model, name, job, f"rank{entry.rank}", len(held), threads_per_table),
                 partitions=partitions,
             )
             for name, partitions in held.items()
@@ -177,14 +182,14 @@ class TableShards:
 
     def each_table(self, work: Callable[[str], None]) -> None:
         """Work on every table, on several at once; of these each is observed with its part."""
-        part = 1 / self.side_by_side.num_threads
+        part = 1 / self.thread_pool.num_threads
 
         def observed(name: str) -> None:
             began = time.perf_counter()
             work(name)
             self.observer.table_worked(name, part * (time.perf_counter() - began))
 
-        self.side_by_side.each(observed, self.tables)
+        self.thread_pool.for_each(observed, self.tables)
 
     def discard(self, pulled: Pulled) -> None:
         """Drop a pull whose gradients will not come."""
@@ -227,12 +232,12 @@ class TableShards:
         return Keys(keys.reshape(-1), offsets, None)
 
 
-def deal_threads(num_threads: int, num_tables: int) -> tuple[int, int]:
+def assign_threads(num_threads: int, num_tables: int) -> tuple[int, int]:
     """(inside each table, tables at once): every thread that works on tables of its own has two or
     more, for they differ in work; where there are too few, all work on one table after the other.
     """
-    beside = min(num_threads, num_tables // 2)
-    return (1, beside) if beside > 1 else (num_threads, 1)
+    tables_at_once = min(num_threads, num_tables // 2)
+    return (1, tables_at_once) if tables_at_once > 1 else (num_threads, 1)
 
 
 def _pull(

@@ -37,7 +37,7 @@ class Inputs:
         )
 
     def rows(self, table: Any) -> SampleRows:
-        """SampleRows of an Arrow table of raw columns; labels and weights are neither needed nor read."""
+        """The samples of an Arrow table of raw columns, without labels and weights."""
         if self.recipe is None:
             return self._rows_of_keys(table)
         from data_prep.recipe import Recipe, features_of

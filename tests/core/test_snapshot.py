@@ -1,4 +1,4 @@
-"""Snapshots: whole, consistent while training goes on, and loadable into any number of shards."""
+"""Snapshots: whole, consistent while training continues, and loadable into any number of shards."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_hot_rows_stay_within_the_budget(tmp_path: Path) -> None:
     assert table.stats()["hot"] <= 800 + 512 * 5  # the budget, and one batch that was pinned
 
 
-def test_file_does_not_grow_for_ever(tmp_path: Path) -> None:
+def test_file_does_not_grow_forever(tmp_path: Path) -> None:
     table = tiered(tmp_path / "spill", 200)
     train([table], 40, num_distinct=3000)
     early = (tmp_path / "spill").stat().st_size
@@ -71,7 +71,7 @@ def test_evaluation_reads_cold_rows_and_promotes_none(tmp_path: Path) -> None:
     assert tiers.stats()["promoted"] == before
 
 
-def test_snapshot_of_cold_rows_while_training_goes_on(tmp_path: Path) -> None:
+def test_snapshot_of_cold_rows_while_training_continues(tmp_path: Path) -> None:
     table = tiered(tmp_path / "spill", 100)
     train([table], 10, num_distinct=3000)
     expected = table_contents(table)

@@ -51,10 +51,9 @@ def first_vectors(spec: TableSpec, seed: int, keys: NDArray[np.uint64]) -> NDArr
         seed=seed,
         init_scale=spec.init_scale,
         dtype="float64",
-        unknown="default",
     )
     vectors = np.zeros((len(keys), spec.dim))
-    Table(config).pull(keys, out=vectors, train=False)
+    Table(config).pull(keys, out=vectors)
     return vectors
 
 

@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from heterps_hpc.core import SideBySide
+from heterps_hpc.core import ThreadPool
 from heterps_hpc.runtime.measure.layer_timer import LayerTimes
 from heterps_hpc.runtime.tables import TableShards
 
@@ -16,7 +16,7 @@ SECONDS = 0.05
 def test_tables_at_once_count_as_long_as_they_keep_the_step_waiting() -> None:
     times = LayerTimes(dict.fromkeys("abcd", "embedding"))
     shards: Any = SimpleNamespace(
-        tables=dict.fromkeys("abcd"), side_by_side=SideBySide(2), observer=times
+        tables=dict.fromkeys("abcd"), thread_pool=ThreadPool(2), observer=times
     )
     began = time.perf_counter()
     for _ in ("pull", "push"):

@@ -189,7 +189,6 @@ void bind_config(py::module_& m) {
     HPS_FIELD(click_weight);
     HPS_FIELD(evict_every);
     HPS_FIELD(skip_nonfinite);
-    HPS_FIELD(unknown_default);
     HPS_FIELD(hot_bytes);
     HPS_FIELD(spill_path);
 #undef HPS_FIELD

@@ -30,9 +30,8 @@ struct Config {
     bool evict_by_score = false;
     double min_score = 0, show_weight = 0, click_weight = 0;
     uint64_t evict_every = 1;
-    bool skip_nonfinite = false;   // else refuse
-    bool unknown_default = false;  // an unknown key reads as its initial vector, else as zero
-    uint64_t hot_bytes = 0;        // 0 = all rows in memory
+    bool skip_nonfinite = false;  // else refuse
+    uint64_t hot_bytes = 0;       // 0 = all rows in memory
     std::string spill_path;
 };
 

@@ -18,7 +18,7 @@ struct PoolArgs {
     bool far;                    // whether the vectors have left the cache since their look-up
     int64_t key_begin, key_end;
     const int64_t* offsets;  // null = one key per sample
-    int64_t sample;          // in: first sample to work on; out: the one to go on with
+    int64_t sample;          // in: first sample to work on; out: the one to continue with
     int64_t num_samples;
     const void* weights;  // per key, or null
     bool mean;

@@ -111,10 +111,6 @@ bool Table::settle(Lookup& l, const Miss& miss, std::vector<char>& record) {
         if (train && cold_) pin(row);
         l.rows[u] = row;
         l.scratch.vectors[u] = rows_.at(row);
-    } else if (config_.unknown_default) {
-        char* v = loose_vector(l.scratch);
-        initial_vector(key, v);
-        l.scratch.vectors[u] = v;
     }
     return train && row == kNoRow;
 }

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "lookup.hpp"
-#include "parallel.hpp"
+#include "phases.hpp"
 
 namespace hps {
 namespace {
@@ -39,7 +39,7 @@ void Table::pull_rows(Lookup& l) {
     l.scratch.start(threads, l.args.num_keys);
     for (auto& misses : l.scratch.misses) misses.clear();
     if (threads > 1) {
-        pull_together(l, threads);
+        pull_parallel(l, threads);
     } else {
         pull_alone(l);
     }

@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "parallel.hpp"
+#include "phases.hpp"
 #include "scratch.hpp"
 #include "table.hpp"
 

@@ -1,4 +1,4 @@
-// A consistent view of a table at one moment, read by another thread while training goes on.
+// A consistent view of a table at one moment, read by another thread while training continues.
 //
 // Copy-on-write by block: the table preserves a block before it first writes to it, unless the
 // reader has already passed it. Rows never move, so the table keeps its addresses and the snapshot

@@ -123,7 +123,7 @@ class Table : public std::enable_shared_from_this<Table> {
  private:
     friend class Snapshot;
     struct Lookup;
-    struct JointPull;
+    struct ParallelPull;
     struct Batch;
 
     uint64_t& key_at(char* row) const { return field<uint64_t>(row, layout_.key); }
@@ -150,7 +150,7 @@ class Table : public std::enable_shared_from_this<Table> {
     std::shared_ptr<Pulled> new_handle(const PullArgs& a);
     void pull_rows(Lookup& lookup);
     void pull_alone(Lookup& lookup);
-    void pull_together(Lookup& lookup, int threads);
+    void pull_parallel(Lookup& lookup, int threads);
     void evaluate(const PullArgs& a);
 
     void check_push(const std::vector<std::shared_ptr<Pulled>>& handles, uint64_t step) const;

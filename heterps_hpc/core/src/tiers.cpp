@@ -13,7 +13,7 @@ namespace {
 // The field `heat`: pins in the upper 24 bits, uses in the lower 8.
 constexpr uint32_t kPin = 256;
 constexpr uint32_t kMaxUses = 7;
-constexpr size_t kMostVictims = 16;  // demoted at once, so that their cache misses overlap
+constexpr size_t kMaxVictims = 16;  // demoted at once, so that their cache misses overlap
 
 }  // namespace
 
@@ -93,8 +93,8 @@ void Table::demote(uint32_t row, uint32_t partition) {
 
 // Demotes some rows of a partition; false = there is none that is not pinned.
 bool Table::demote_some(uint32_t partition) {
-    std::array<uint32_t, kMostVictims> victims;
-    const size_t wanted = std::clamp<size_t>(hot_limit_ / 64, 1, kMostVictims);
+    std::array<uint32_t, kMaxVictims> victims;
+    const size_t wanted = std::clamp<size_t>(hot_limit_ / 64, 1, kMaxVictims);
     size_t n = 0;
     for (; n < wanted; ++n) {
         victims[n] = next_victim(partition);

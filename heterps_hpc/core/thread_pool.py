@@ -1,7 +1,7 @@
-"""Threads that work on several tables at once.
+"""A thread pool that works on several tables at once.
 
 A rank has many tables and each has a lock of its own, so two threads on two tables wait for nobody;
-two threads inside one table must meet in every phase of a call.
+two threads inside one table meet at a barrier after every phase of a call.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class SideBySide:
-    """Works off lists with some threads; what they call must let go of the interpreter's lock."""
+class ThreadPool:
+    """Calls a function for every item of a list; what it calls must release the GIL."""
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
         self._helpers = ThreadPoolExecutor(max(1, num_threads - 1), "heterps-tables")
 
-    def each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
+    def for_each(self, work: Callable[[T], object], items: Iterable[T]) -> None:
         """Call it for every item. When all calls have ended, an error of one of them is raised."""
-        waiting = iter(list(items))  # taking the next item of a list is one step to Python
+        queue = iter(list(items))  # taking the next item of a list is one step to Python
 
         def work_off() -> None:
-            for item in waiting:
+            for item in queue:
                 work(item)
 
         helpers = [self._helpers.submit(work_off) for _ in range(self.num_threads - 1)]

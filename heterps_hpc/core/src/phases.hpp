@@ -1,12 +1,12 @@
-// Runs a call's phases on several threads, each phase after the one before it is done, and hands
-// the first error to the caller.
+// Runs a call's phases on several threads, each phase after the one before it is done, and raises
+// the first error in the caller.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <vector>
 
-#include "crew.hpp"
+#include "thread_pool.hpp"
 
 namespace hps {
 
@@ -18,8 +18,8 @@ template <class... Phases>
 void run_phases(int shares, Phases... phases) {
     std::vector<std::exception_ptr> errors(static_cast<size_t>(shares));
     std::atomic<bool> failed{false};
-    const auto run = [&](int worker, Team& team, auto& phase) {
-        for (int share = worker; share < shares && !failed; share += team.num_workers) {
+    const auto run = [&](int worker, Workers& workers, auto& phase) {
+        for (int share = worker; share < shares && !failed; share += workers.num_workers) {
             try {
                 phase(share);
             } catch (...) {
@@ -27,9 +27,10 @@ void run_phases(int shares, Phases... phases) {
                 failed = true;
             }
         }
-        team.meeting.arrive();
+        workers.barrier.arrive_and_wait();
     };
-    Crew::mine().run(shares, [&](int worker, Team& team) { (run(worker, team, phases), ...); });
+    ThreadPool::of_this_process().run(
+        shares, [&](int worker, Workers& workers) { (run(worker, workers, phases), ...); });
     for (const std::exception_ptr& error : errors) {
         if (error) std::rethrow_exception(error);
     }

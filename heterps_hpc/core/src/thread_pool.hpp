@@ -18,7 +18,7 @@
 
 namespace hps {
 
-inline void pause_briefly() {
+inline void relax_cpu() {
 #if defined(__SSE2__)
     _mm_pause();
 #endif
@@ -28,72 +28,72 @@ inline void pause_briefly() {
 // is long), because most phases of a call are over by then; then asleep.
 template <class T>
 void wait_while(const std::atomic<T>& value, T old) {
-    constexpr int kTurns = 2000;
-    for (int turn = 0; turn < kTurns; ++turn) {
+    constexpr int kSpins = 2000;
+    for (int spin = 0; spin < kSpins; ++spin) {
         if (value.load(std::memory_order_acquire) != old) return;
-        pause_briefly();
+        relax_cpu();
     }
     while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
 // Where the threads of one call wait for each other.
-class Meeting {
+class Barrier {
  public:
-    explicit Meeting(int num_threads) : num_threads_(num_threads), missing_(num_threads) {}
-    void arrive() {
-        const uint32_t turn = turn_.load(std::memory_order_relaxed);
-        if (missing_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
-            wait_while(turn_, turn);
+    explicit Barrier(int num_threads) : num_threads_(num_threads), remaining_(num_threads) {}
+    void arrive_and_wait() {
+        const uint32_t generation = generation_.load(std::memory_order_relaxed);
+        if (remaining_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
+            wait_while(generation_, generation);
             return;
         }
-        missing_.store(num_threads_, std::memory_order_relaxed);
+        remaining_.store(num_threads_, std::memory_order_relaxed);
         // In the one order of all threads: else the look for sleepers that follows could come
-        // before it, and miss one that still saw the old turn.
-        turn_.store(turn + 1, std::memory_order_seq_cst);
-        turn_.notify_all();
+        // before it, and miss one that still saw the old generation.
+        generation_.store(generation + 1, std::memory_order_seq_cst);
+        generation_.notify_all();
     }
 
  private:
     const int num_threads_;
-    std::atomic<int> missing_;
-    std::atomic<uint32_t> turn_{0};
+    std::atomic<int> remaining_;
+    std::atomic<uint32_t> generation_{0};
 };
 
 // Those who work on one call.
-struct Team {
-    explicit Team(int n) : num_workers(n), meeting(n) {}
+struct Workers {
+    explicit Workers(int n) : num_workers(n), barrier(n) {}
     const int num_workers;
-    Meeting meeting;
+    Barrier barrier;
 };
 
-class Crew {
+class ThreadPool {
  public:
-    using Work = std::function<void(int worker, Team& team)>;
+    using Work = std::function<void(int worker, Workers& workers)>;
 
     // That of this process: threads do not survive a fork().
-    static Crew& mine();
+    static ThreadPool& of_this_process();
 
     // Calls `work`, which must not throw, on `wanted` threads at once, the caller's as worker 0;
-    // on fewer if the system has no more, on the caller's alone if another call has the crew.
+    // on fewer if the system has no more, on the caller's alone if another call has the pool.
     void run(int wanted, const Work& work);
 
  private:
     struct Call {
         const Work& work;
-        Team team;
+        Workers workers;
     };
-    struct alignas(64) Member {
+    struct alignas(64) PoolThread {
         std::atomic<Call*> call{nullptr};  // null = waits for one
         std::thread thread;
     };
 
-    explicit Crew(pid_t process) : process_(process) {}
-    int hire(int wanted);
-    static void serve(Member& member, int worker);
+    explicit ThreadPool(pid_t process) : process_(process) {}
+    int start_threads(int wanted);
+    static void work_off(PoolThread& thread, int worker);
 
     const pid_t process_;
     std::mutex busy_;
-    std::vector<std::unique_ptr<Member>> members_;
+    std::vector<std::unique_ptr<PoolThread>> threads_;
 };
 
 }  // namespace hps

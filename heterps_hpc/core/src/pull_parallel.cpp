@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "lookup.hpp"
-#include "parallel.hpp"
+#include "phases.hpp"
 
 namespace hps {
 namespace {
@@ -29,7 +29,7 @@ class Places {
 
 }  // namespace
 
-struct Table::JointPull {
+struct Table::ParallelPull {
     Table& table;
     Lookup& l;
     const int threads;
@@ -37,7 +37,7 @@ struct Table::JointPull {
     uint32_t num_first = 0;                        // distinct keys of the first thread
     Places places;
 
-    JointPull(Table& t, Lookup& lookup, int n) : table(t), l(lookup), threads(n) {
+    ParallelPull(Table& t, Lookup& lookup, int n) : table(t), l(lookup), threads(n) {
         const PullArgs& a = l.args;
         for (int i = 0; i <= threads; ++i) {
             const int64_t key = i == threads ? a.num_keys : a.num_keys / threads * i;
@@ -114,13 +114,14 @@ struct Table::JointPull {
     }
 };
 
-void Table::pull_together(Lookup& l, int threads) {
-    JointPull pull(*this, l, threads);
-    const auto phase = [&pull](void (JointPull::*part)(size_t)) {
+void Table::pull_parallel(Lookup& l, int threads) {
+    ParallelPull pull(*this, l, threads);
+    const auto phase = [&pull](void (ParallelPull::*part)(size_t)) {
         return [&pull, part](int t) { (pull.*part)(static_cast<size_t>(t)); };
     };
-    run_phases(threads, phase(&JointPull::list), phase(&JointPull::join),
-               phase(&JointPull::look_up_rest), phase(&JointPull::settle), phase(&JointPull::pool));
+    run_phases(threads, phase(&ParallelPull::list), phase(&ParallelPull::join),
+               phase(&ParallelPull::look_up_rest), phase(&ParallelPull::settle),
+               phase(&ParallelPull::pool));
 }
 
 }  // namespace hps
