@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.plan.cost_model import Choice, StageTable
@@ -52,10 +53,11 @@ def _two_stages_of_one_pool(max_ranks: int) -> Problem:
     return make_problem(profile, cluster, batch_size=100, num_samples=1e6)
 
 
-def test_tables_that_need_279_ranks_get_279() -> None:
+@pytest.mark.parametrize("needed", [279, 280, 281, 283, 990])  # not all can lie on any grid
+def test_tables_get_exactly_the_ranks_that_they_need(needed: int) -> None:
     cluster = Cluster(pools=(_pool("cpu", 1000),))
     problem = make_problem(
-        _profile([278.5], [0.0], ["cpu"]), cluster, batch_size=100, num_samples=1e6
+        _profile([needed - 0.5], [0.0], ["cpu"]), cluster, batch_size=100, num_samples=1e6
     )
     table = StageTable(problem)
     best = solve(table)
@@ -66,8 +68,8 @@ def test_tables_that_need_279_ranks_get_279() -> None:
         for ranks in range(1, 1001)
         if (cost := table.evaluate([Choice(0, 0, 0, ranks)])).valid
     }
-    assert min(money, key=lambda ranks: money[ranks]) == 279
-    assert best.choices == (Choice(0, 0, 0, 279),)
+    assert min(money, key=lambda ranks: money[ranks]) == needed
+    assert best.choices == (Choice(0, 0, 0, needed),)
 
 
 def test_two_stages_that_need_every_rank_of_a_pool() -> None:
