@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from heterps_hpc.checkpoint.manifest import MANIFEST_FILE, Manifest
 from heterps_hpc.checkpoint.shardwriter import sync_directory
 from heterps_hpc.errors import UserError
+from heterps_hpc.rundir import numbered_folders
+from heterps_hpc.rundir import steps_of as steps_of
 from heterps_hpc.validation import write_atomically
 
 log = logging.getLogger(__name__)
@@ -59,13 +60,6 @@ def shard_name(rank: int, token: str) -> str:
     return f"rank-{rank:05d}-{token}.h5"
 
 
-def steps_of(checkpoints: Path) -> list[int]:
-    """Steps of all complete checkpoints, oldest first."""
-    return sorted(
-        int(folder.name) for folder in _numbered(checkpoints) if (folder / MANIFEST_FILE).is_file()
-    )
-
-
 def newest(checkpoints: Path) -> Checkpoint | None:
     """The newest complete checkpoint."""
     steps = steps_of(checkpoints)
@@ -88,7 +82,7 @@ def keep_last(checkpoints: Path, count: int) -> list[int]:
     steps = steps_of(checkpoints)
     kept = set(steps[-count:])
     removed = []
-    for folder in _numbered(checkpoints):
+    for folder in numbered_folders(checkpoints):
         step = int(folder.name)
         if step in kept or not steps or step > steps[-1]:
             continue
@@ -114,13 +108,3 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         log.warning("%s: cannot remove the old checkpoint: %s", folder, error)
-
-
-def _numbered(checkpoints: Path) -> Iterator[Path]:
-    try:
-        folders = sorted(checkpoints.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for folder in folders:
-        if folder.name.isascii() and folder.name.isdigit() and folder.is_dir():
-            yield folder

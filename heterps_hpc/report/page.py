@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from heterps_hpc import __version__
+from heterps_hpc.events import Line
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.history import Event
 from heterps_hpc.report import (
     charts,
     phases,
@@ -272,7 +272,7 @@ class _EventRow:
     facts: str
 
 
-def _event(event: Event) -> _EventRow:
+def _event(event: Line) -> _EventRow:
     seconds = spending.seconds_since_epoch(event.get("time"))
     facts = {key: value for key, value in event.items() if key not in ("time", "event")}
     text = ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from mpi4py import MPI
 
-from heterps_hpc import history
+from heterps_hpc import events
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> int:
         log.exception("%s", error)
         code, reason = ExitCode.RANK_FAILED, _describe(comm, error)
     if code != ExitCode.DONE:
-        history.record(run_dir, "rank_end", rank=comm.rank, code=int(code), reason=reason)
+        end = events.RankEnded(rank=comm.rank, code=int(code), reason=reason)
+        events.record(run_dir, end)
     if reason is not None:
         end_world(comm, code, reason)
     if code == ExitCode.STOPPED:

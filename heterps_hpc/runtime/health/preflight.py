@@ -17,7 +17,7 @@ import psutil
 import torch
 from mpi4py import MPI
 
-from heterps_hpc import __version__, history
+from heterps_hpc import __version__, events
 from heterps_hpc.cluster import Link
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -79,7 +79,8 @@ def preflight(
     if comm.rank == 0 and run_dir is not None:
         nodes = {fact.node: fact.free_bytes for fact in facts}
         links_told = [link.model_dump(mode="json") for link in links]
-        history.record(run_dir, "preflight", mpi=library, free_bytes=nodes, links=links_told)
+        passed = events.PreflightPassed(mpi=library, free_bytes=nodes, links=links_told)
+        events.record(run_dir, passed)
     return links
 
 

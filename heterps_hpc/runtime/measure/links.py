@@ -46,7 +46,7 @@ def measure_links(world: MPI.Intracomm, run_dir: RunDir) -> None:
     everyone = world.gather(ping_components(world, layout), root=0)
     if everyone is not None:
         links = tuple(link for part in everyone for link in part)
-        MeasuredLinks(links=links).save(run_dir.path / "links.json")
+        MeasuredLinks(links=links).save(run_dir.measured_links)
 
 
 if __name__ == "__main__":

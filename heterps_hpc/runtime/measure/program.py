@@ -108,7 +108,7 @@ def measure(world: MPI.Intracomm, run_dir: RunDir) -> None:
     everyone = world.gather(found if group.rank == 0 else None, root=0)
     if everyone is not None:
         groups = [item for item in everyone if item is not None]
-        _average(groups).save(run_dir.path / "measured.json")
+        _average(groups).save(run_dir.measured)
     trainer.close()
 
 
