@@ -24,9 +24,11 @@ from data_prep.synthetic import ensure_synthetic
 from heterps_hpc.cluster import Cluster, Pool, Site
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.launch import local, slurm
-from heterps_hpc.launch.mpi import find_mpi
-from heterps_hpc.launch.mpi_env import mpi_environment
+from heterps_hpc.launch.launcher import LaunchRequest
+from heterps_hpc.launch.local import LocalLauncher
+from heterps_hpc.launch.mpi import find_mpi, mpi_environment
+from heterps_hpc.launch.slurm.job_state import state
+from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
@@ -43,7 +45,7 @@ PORT = 26_000 + os.getpid() % 1000
 IMPORTS = {
     "rank program": "import heterps_hpc.runtime.rank_main",
     "heterps command": "import heterps_hpc.cli",
-    "launchers": "import heterps_hpc.launch.local, heterps_hpc.launch.slurm",
+    "launchers": "import heterps_hpc.launch.local, heterps_hpc.launch.slurm.launcher",
 }
 
 
@@ -170,9 +172,8 @@ def on_this_machine(report: Report, bench: Bench) -> None:
     def ours() -> float:
         run, layout = bench.prepare()
         started = time.time()
-        code = local.run(
-            run.path, layout, bench.job, program=RANK, environment={"PYTHONPATH": str(ROOT)}
-        )
+        launcher = LocalLauncher(environment={"PYTHONPATH": str(ROOT)})
+        code = launcher.start(LaunchRequest(run, layout, bench.job, bench.cluster, RANK))
         assert code == 0
         return _met(run, started)
 
@@ -200,7 +201,9 @@ def on_slurm(report: Report, bench: Bench) -> None:
         def ours() -> float:
             run, layout = bench.prepare()
             started = time.time()
-            _until_ended(slurm.submit(run.path, layout, bench.cluster, bench.job, program=RANK))
+            _until_ended(
+                SlurmLauncher().queue(LaunchRequest(run, layout, bench.job, bench.cluster, RANK))
+            )
             return _met(run, started)
 
         _compare(report, "sbatch and srun", bare, ours, bench.repeats)
@@ -236,7 +239,7 @@ def _compare(
 def _until_ended(job_id: int) -> None:
     give_up = time.monotonic() + LIMIT_SECONDS
     while True:
-        now = slurm.state(job_id)
+        now = state(job_id)
         if now is None or now.ended:
             break
         if time.monotonic() > give_up:

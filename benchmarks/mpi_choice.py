@@ -22,7 +22,7 @@ from benchmarks.mpi_choice_slurm import reliability
 from benchmarks.peers import cache_folder
 from benchmarks.record import Record, report
 from benchmarks.train.workload import W1, ready_data
-from heterps_hpc.launch.mpi_env import mpi_environment
+from heterps_hpc.launch.mpi import mpi_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RANK = Path(__file__).with_name("mpi_choice_rank.py")

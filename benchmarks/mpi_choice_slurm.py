@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from benchmarks.record import Record
-from heterps_hpc.launch.mpi_env import mpi_environment
+from heterps_hpc.launch.mpi import mpi_environment
 from slurm.dev_cluster.cluster import Cluster
 from slurm.dev_cluster.spec import ClusterSpec, can_isolate
 

@@ -25,6 +25,7 @@ from benchmarks.train.rivals import ours
 from benchmarks.train.workload import W1, W2, Workload, ready_data
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import measure
+from heterps_hpc.launch.local import LocalLauncher
 from heterps_hpc.plan.cost_model import Choice, StageTable, estimate
 from heterps_hpc.plan.problem import make_problem
 from heterps_hpc.profile import Profile
@@ -84,7 +85,7 @@ def take_profile(work: Workload, data: Path) -> Profile:
     """Measure one pool; the others are the same cores, so they get the same figures."""
     job = make_job(work, data, MICRO_BATCHES, 1)
     with tempfile.TemporaryDirectory() as folder:
-        profile = measure(job, cluster_of(1), RunDir(folder).create())
+        profile = measure(job, cluster_of(1), RunDir(folder).create(), LocalLauncher())
     for number in (1, 2):
         name = f"pool{number}"
         twin = profile.model_copy(

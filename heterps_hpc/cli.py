@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from heterps_hpc import __version__
 from heterps_hpc.errors import UserError
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.stop_requests import StopAtOnce, StopRequested
 
 app = typer.Typer(
     help="Train click-through networks on CPU and GPU partitions at once, at the least money.",
@@ -37,24 +40,26 @@ def run(
     job: JobFile,
     run_dir: RunDirOption = None,
     on: On = "local",
-    resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
 ) -> None:
     """Do all steps: data, measure, plan, launch, report."""
     from heterps_hpc.commands.run import run as run_job
 
-    _exit(run_job(job, run_dir, _where(on), resume))
+    _exit(run_job(job, run_dir, on, resume))
 
 
 @app.command()
 def measure(job: JobFile, run_dir: RunDirOption = None, on: On = "local") -> None:
     """Time every layer on every pool with the code that trains; write profile.json."""
+    from heterps_hpc.commands.measure import measure as make
     from heterps_hpc.commands.prepare import freeze, ready_data
-    from heterps_hpc.commands.run import ready_profile
+    from heterps_hpc.launch.launcher import launcher_for
 
-    spec, cluster, directory = freeze(job, run_dir)
-    ready_data(spec)
-    ready_profile(spec, cluster, directory, _where(on))
-    _say(f"wrote {directory.profile}")
+    launcher = launcher_for(on)
+    with freeze(job, run_dir) as (spec, cluster, directory):
+        ready_data(spec)
+        make(spec, cluster, directory, launcher).save(directory.profile)
+    _print(f"wrote {directory.profile}")
 
 
 @app.command()
@@ -68,44 +73,38 @@ def plan(
     from heterps_hpc.commands.plan import plan as make
     from heterps_hpc.commands.prepare import freeze
 
-    spec, cluster, directory = freeze(job, run_dir)
-    if scheduler is not None:
-        chosen = spec.plan.model_copy(update={"scheduler": scheduler})
-        spec = spec.model_copy(update={"plan": chosen})
-    make(spec, cluster, directory, profile)
-    _say(f"wrote {directory.layout}")
+    with freeze(job, run_dir) as (spec, cluster, directory):
+        if scheduler is not None:
+            chosen = spec.plan.model_copy(update={"scheduler": scheduler})
+            spec = spec.model_copy(update={"plan": chosen})
+        make(spec, cluster, directory, profile)
+    _print(f"wrote {directory.layout}")
 
 
 @app.command()
 def launch(
     run_dir: RunDirectory,
     on: On = "local",
-    resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Print what would be started.")] = False,
     wait: Annotated[bool, typer.Option(help="Follow a Slurm job to its end.")] = True,
 ) -> None:
     """Start the ranks of a planned run, by mpirun here or as one Slurm job."""
-    from heterps_hpc.commands import launch as launching
-    from heterps_hpc.commands.prepare import thaw
-    from heterps_hpc.commands.run import launch as start
-    from heterps_hpc.layout import Layout
+    from heterps_hpc.commands.launch import launch as start
+    from heterps_hpc.commands.launch import preview
 
-    job, cluster, directory = thaw(run_dir)
-    layout = Layout.load(directory.layout)
     if dry_run:
-        _say(launching.preview(job, cluster, layout, directory, _where(on)))
-        return
-    with directory.hold():
-        code = start(job, cluster, layout, directory, _where(on), resume=resume, wait=wait)
-    _exit(code)
+        _print(preview(run_dir, on))
+    else:
+        _exit(start(run_dir, on, resume=resume, wait=wait))
 
 
 @app.command()
 def status(run_dir: RunDirectory) -> None:
-    """Say where a run stands: state, progress, checkpoints, what each rank does."""
-    from heterps_hpc.commands import launch as launching
+    """Show where a run stands: state, progress, checkpoints, what each rank does."""
+    from heterps_hpc.commands.status import status as show
 
-    launching.status(run_dir)
+    show(run_dir)
 
 
 @app.command()
@@ -113,26 +112,26 @@ def cancel(
     run_dir: RunDirectory,
     save: Annotated[bool, typer.Option(help="Save a checkpoint first, do not requeue.")] = False,
 ) -> None:
-    """End the Slurm job of a run, all its components at once."""
-    from heterps_hpc.commands import launch as launching
+    """End a run, here or on Slurm, all its ranks at once."""
+    from heterps_hpc.commands.cancel import cancel as end
 
-    launching.cancel(run_dir, save=save)
+    end(run_dir, save=save)
 
 
 @app.command()
 def doctor(
     need: Annotated[str, typer.Option(help="What must work: both, local or slurm.")] = "both",
 ) -> None:
-    """Check Python, MPI, torch, Horovod, HDF5, the tables and Slurm; say how to mend each."""
-    from heterps_hpc.commands import launch as launching
+    """Check Python, MPI, torch, Horovod, HDF5, the tables and Slurm; print how to fix each."""
+    from heterps_hpc.commands.doctor import doctor as examine
 
-    _exit(launching.doctor(need))
+    _exit(examine(need))
 
 
 @app.command()
 def report(run_dir: RunDirectory) -> None:
     """Write report.html: the plan, what it cost, how near the prediction was."""
-    from heterps_hpc.commands.run import report as write
+    from heterps_hpc.commands.report import report as write
     from heterps_hpc.rundir import RunDir
 
     write(RunDir(run_dir))
@@ -149,7 +148,7 @@ def predict(
     """Score a data set with a run's checkpoint."""
     from heterps_hpc.commands.predict import predict as score
 
-    _exit(score(run_dir, data, out, step, _where(on)))
+    _exit(score(run_dir, data, out, step, on))
 
 
 @app.command(context_settings=_PASS_ON)
@@ -198,16 +197,10 @@ def checkpoint(context: typer.Context) -> None:
 @app.command()
 def version() -> None:
     """Print the version."""
-    _say(__version__)
+    _print(__version__)
 
 
-def _where(on: str) -> str:
-    if on not in ("local", "slurm"):
-        raise UserError(f"--on is {on!r}; valid: local, slurm")
-    return on
-
-
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     typer.echo(text)
 
 
@@ -217,14 +210,28 @@ def _exit(code: int) -> None:
 
 
 def main() -> None:
-    """Entry point of `heterps`: the user's mistakes end in one line and exit code 2."""
+    """Entry point of `heterps`: mistakes of the user and stops end in one line, not in a trace."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        app()
+        with StopAtOnce():
+            app()
     except UserError as error:
-        for line in str(error).splitlines():
-            sys.stderr.write(f"heterps: {line}\n")
-        sys.exit(2)
+        _end(ExitCode.USER_ERROR, str(error))
+    except StopRequested as stop:
+        _end(ExitCode.STOPPED, str(stop))
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if error.filename is None and not full:
+            raise  # not about a file that the user could look at
+        remedy = "make space and run it again" if full else "check this path and its permissions"
+        what = "the disk" if error.filename is None else error.filename
+        _end(ExitCode.USER_ERROR, f"{what}: {error.strerror}; {remedy}")
+
+
+def _end(code: ExitCode, text: str) -> NoReturn:
+    for line in text.splitlines():
+        sys.stderr.write(f"heterps: {line}\n")
+    sys.exit(int(code))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """Exit codes: what a rank, a launcher and the command line mean by each number.
 
-A rank program leaves with one of these; the launchers decide by them whether to resume, and hand
-them on, so that a script around `heterps` can tell a typo from a dead node.
+A rank program ends with one of these; the launchers decide by them whether to resume, and hand
+them on, so that a script around `heterps` can distinguish a typo from a dead node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -46,7 +45,7 @@ class ExitCode(IntEnum):
         return self in (ExitCode.STOPPED, ExitCode.RANK_FAILED, ExitCode.STALLED)
 
 
-_GRAVEST_FIRST = (
+GRAVEST_FIRST = (
     ExitCode.USER_ERROR,
     ExitCode.STALLED,
     ExitCode.RANK_FAILED,
@@ -54,20 +53,3 @@ _GRAVEST_FIRST = (
     ExitCode.STOPPED,
     ExitCode.DONE,
 )
-
-
-def outcome(status: int, from_ranks: Iterable[int] = ()) -> ExitCode:
-    """The outcome of a run, from the launcher's status and the codes that ranks noted themselves.
-
-    The status alone is not enough: MPICH's mpirun gives the bitwise *or* of all ranks' codes,
-    Open MPI's the first that was not zero, srun the highest, and each has its own number for a
-    rank that died of a signal.
-    """
-    if status == 0:
-        return ExitCode.DONE
-    noted = {code for code in from_ranks if code in _GRAVEST_FIRST and code != ExitCode.DONE}
-    for code in _GRAVEST_FIRST:
-        if code in noted:
-            return code
-    run_codes = set(_GRAVEST_FIRST)
-    return ExitCode(status) if status in run_codes else ExitCode.RANK_FAILED

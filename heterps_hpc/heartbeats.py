@@ -1,4 +1,4 @@
-"""Heartbeats: what each rank was doing when it was last heard of, one small file per node.
+"""Heartbeats: what each rank was last seen doing, one small file per node.
 
 Ranks write them (heterps_hpc.runtime.health.watchdog); launchers, `heterps status` and people
 read them.
@@ -18,11 +18,11 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.validation import Value
 
-SILENT_FACTOR = 4.0  # heartbeats that may fail to come before a rank counts as silent
+SILENT_FACTOR = 4.0  # missed heartbeats before a rank counts as silent
 
 
 class Beat(Value):
-    """One rank, as it was `at` a moment; `since` is when it last got on with its work."""
+    """One rank, as it was `at` a moment; `since` is when it last made progress."""
 
     rank: Annotated[int, Field(ge=0)]
     role: str
@@ -50,7 +50,7 @@ class Beat(Value):
         return f"{who} {doing}, step {self.step}, {now - self.since:.0f} s"
 
     def is_silent(self, now: float, silent_after: float) -> bool:
-        """Whether not even its heart beats."""
+        """Whether its heartbeats have stopped."""
         return now - self.at > silent_after
 
 
@@ -65,7 +65,7 @@ class NodeBeats(Value):
 
 
 def read_beats(run: RunDir) -> list[Beat]:
-    """The last known beat of every rank, by rank; files that cannot be read are passed over."""
+    """The last known beat of every rank, by rank; files that cannot be read are skipped."""
     return sorted(
         (beat for node in read_nodes(run) for beat in node.beats), key=lambda beat: beat.rank
     )
@@ -94,14 +94,14 @@ def describe_all(run: RunDir, now: float | None = None) -> list[str]:
     return [line for _, _, line in sorted(lines)]
 
 
-# how launchers name a process that died: hydra and Open MPI by its number, srun by its task
+# how launchers name a process that died: hydra and Open MPI by its PID, srun by its task
 _DEAD_PROCESS = re.compile(r"\bPID[ :]+(\d+)")
 _DEAD_TASK = re.compile(r"\btasks? (\d+): (?:Killed|Terminated|Segmentation|Aborted|Bus)")
 _DEAD_OF = re.compile(r"(?:KILLED BY SIGNAL|EXIT CODE|on signal)[: ]+(\d+)")
 
 
-def last_words_of_dead(run: RunDir, lines: Iterable[str]) -> str | None:
-    """Who died without a word, from the launcher's output and the last heartbeats."""
+def describe_dead(run: RunDir, lines: Iterable[str]) -> str | None:
+    """Which rank was killed before it could report, from the launcher's output and heartbeats."""
     text = "\n".join(lines)
     pids = {int(number) for number in _DEAD_PROCESS.findall(text)}
     tasks = {int(number) for number in _DEAD_TASK.findall(text)}

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from heterps_hpc.errors import UserError
+
+MANIFEST_FILE = "manifest.json"  # written last: with it, a folder is a checkpoint
+_SECONDS_FOR_OLD_RANKS = 10.0  # ranks end with their launcher, but not in the same moment
 
 
 class RunDir:
@@ -44,12 +49,37 @@ class RunDir:
 
     @property
     def logs(self) -> Path:
-        """One log per rank."""
+        """One log per rank, and those of the launchers."""
         return self.path / "logs"
 
     def rank_log(self, rank: int) -> Path:
         """The log of one rank."""
         return self.logs / f"rank-{rank:05d}.log"
+
+    @property
+    def launcher_log(self) -> Path:
+        """What mpirun and its ranks printed."""
+        return self.logs / "launcher.log"
+
+    @property
+    def slurm_log(self) -> Path:
+        """What a batch script printed; %j is the number of its job."""
+        return self.logs / "slurm-%j.log"
+
+    def launcher_logs(self) -> list[Path]:
+        """The logs of all launchers, the newest last."""
+        found = [*self.logs.glob("slurm-*.log"), *self.logs.glob(self.launcher_log.name)]
+        return sorted(
+            (path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime
+        )
+
+    def stack(self, rank: int) -> Path:
+        """Python stacks of one rank when nothing moved any more."""
+        return self.logs / f"stack-{rank:05d}.txt"
+
+    def stall_report(self, step: int) -> Path:
+        """What every rank was doing when nothing moved any more."""
+        return self.logs / f"stall-{step:09d}.txt"
 
     @property
     def metrics(self) -> Path:
@@ -71,6 +101,10 @@ class RunDir:
         """One directory per checkpoint."""
         return self.path / "checkpoints"
 
+    def saved_steps(self) -> list[int]:
+        """Steps of the complete checkpoints, oldest first."""
+        return steps_of(self.checkpoints)
+
     @property
     def heartbeats(self) -> Path:
         """One small file per node."""
@@ -91,16 +125,44 @@ class RunDir:
         """The page for people."""
         return self.path / "report.html"
 
+    def measurement(self, name: str) -> RunDir:
+        """The run directory of one measurement."""
+        return RunDir(self.path / "measure" / name)
+
+    @property
+    def measured(self) -> Path:
+        """Of a measurement: the seconds of every layer."""
+        return self.path / "measured.json"
+
+    @property
+    def measured_links(self) -> Path:
+        """Of a measurement: latency and bandwidth between pools."""
+        return self.path / "links.json"
+
+    @property
+    def prediction(self) -> RunDir:
+        """The run directory of scoring."""
+        return RunDir(self.path / "predict")
+
+    @property
+    def scores(self) -> Path:
+        """Of scoring: one score per sample."""
+        return self.path / "scores.h5"
+
     @property
     def _lock(self) -> Path:
         return self.path / ".lock"
 
+    @property
+    def _rank_lock(self) -> Path:
+        return self.path / ".ranks.lock"
+
     def create(self) -> Self:
-        """Make the directory, or say why it cannot be made."""
+        """Make the directory, or explain why it cannot be made."""
         try:
             for folder in (self.path, self.logs, self.checkpoints, self.heartbeats):
                 folder.mkdir(parents=True, exist_ok=True)
-        except (PermissionError, FileExistsError, NotADirectoryError, OSError) as error:
+        except OSError as error:
             raise UserError(
                 f"{self.path}: cannot be the run directory: {error.strerror}; "
                 "choose another with --run-dir"
@@ -109,34 +171,115 @@ class RunDir:
             raise UserError(f"{self.path}: no permission to write; choose another with --run-dir")
         return self
 
+    def check_usable(self, num_ranks: int = 0) -> None:
+        """Refuse, before ranks are started, what would end them one by one with a traceback."""
+        ours = (self.history, self.metrics, self.launcher_log, self._lock, self._rank_lock)
+        for path in (*ours, *(self.rank_log(rank) for rank in range(num_ranks))):
+            if path.is_dir():
+                raise UserError(
+                    f"{path}: is a directory, expected a file; move it away, or choose another "
+                    "run directory with --run-dir"
+                )
+        probe = self.path / f".probe-{os.getpid()}"
+        try:
+            with probe.open("wb") as file:
+                file.write(b"\0" * 4096)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot be written: {error.strerror}; make space, or choose another "
+                "run directory with --run-dir"
+            ) from None
+        finally:
+            probe.unlink(missing_ok=True)
+
     def hold(self) -> RunLock:
         """Keep other runs out of this directory for as long as the lock is held."""
-        return RunLock(self._lock)
+        return RunLock(self)
+
+    def join(self) -> IO[str] | None:
+        """A rank's part of the lock: held until the rank has ended, even if its launcher died.
+
+        None where the file system has no locks, or the directory cannot be written.
+        """
+        try:
+            file = self._rank_lock.open("a+")
+        except OSError:
+            return None
+        for _ in range(20):  # someone may be looking, for a moment, whether we are there
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+            except OSError:
+                return None
+            else:
+                return file
+        return None
+
+    def has_ranks(self) -> bool:
+        """Whether ranks of this run are still there, whoever started them."""
+        return _is_locked(self._rank_lock)
+
+    def holder(self) -> str | None:
+        """The process that holds the directory, as `PID on HOST`; None if nobody does."""
+        if not _is_locked(self._lock):
+            return None
+        return self._lock.read_text(errors="replace").strip() or "unknown"
 
 
 class RunLock:
     """An advisory lock on a run directory, freed by the kernel even if we are killed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._path = run._lock
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        self._file = self._path.open("a+")
+        file = self._open()
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
-            self._file.close()
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
             raise UserError(
                 f"{self._path.parent}: another run is using this directory (process {holder}); "
                 "wait for it, stop it, or choose another with --run-dir"
             ) from None
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()} on {os.uname().nodename}\n")
-        self._file.flush()
+        self._file = file
+        try:
+            self._wait_for_old_ranks()
+            file.truncate(0)
+            file.write(f"{os.getpid()} on {os.uname().nodename}\n")
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
         return self
+
+    def _open(self) -> IO[str]:
+        try:
+            return self._path.open("a+")
+        except OSError as error:
+            raise UserError(
+                f"{self._path}: cannot be locked: {error.strerror}; move it away, or choose "
+                "another run directory with --run-dir"
+            ) from None
+
+    def _wait_for_old_ranks(self) -> None:
+        """Ranks whose launcher was killed may need a moment; two worlds would mix checkpoints."""
+        give_up = time.monotonic() + _SECONDS_FOR_OLD_RANKS
+        while self._run.has_ranks():
+            if time.monotonic() > give_up:
+                raise UserError(
+                    f"{self._path.parent}: ranks of an earlier start are still using this "
+                    "directory; wait for them, `heterps cancel` them, or choose another with "
+                    "--run-dir"
+                )
+            time.sleep(0.1)
 
     def __exit__(
         self,
@@ -147,3 +290,35 @@ class RunLock:
         assert self._file is not None
         self._file.truncate(0)
         self._file.close()
+
+
+def steps_of(checkpoints: Path) -> list[int]:
+    """Steps of all complete checkpoints, oldest first."""
+    folders = numbered_folders(checkpoints)
+    return sorted(int(each.name) for each in folders if (each / MANIFEST_FILE).is_file())
+
+
+def numbered_folders(checkpoints: Path) -> Iterator[Path]:
+    """Folders named by a step, complete or not; anything else in there is not ours."""
+    try:
+        folders = sorted(checkpoints.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for folder in folders:
+        if folder.name.isascii() and folder.name.isdigit() and folder.is_dir():
+            yield folder
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        file = path.open("r+")
+    except OSError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            return False
+    return False

@@ -14,8 +14,7 @@ from typing import Any
 from benchmarks.peers import peer_python
 from benchmarks.train.paddle_text import ready_text
 from benchmarks.train.workload import Workload
-from heterps_hpc.launch.mpi import find_mpi
-from heterps_hpc.launch.mpi_env import mpi_environment
+from heterps_hpc.launch.mpi import find_mpi, mpi_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 _TIME_LIMIT = 300

@@ -17,11 +17,11 @@ import xxhash
 from pydantic import Field, field_validator, model_validator
 
 from heterps_hpc.errors import UserError
+from heterps_hpc.rundir import MANIFEST_FILE as MANIFEST_FILE
 from heterps_hpc.validation import Value
 
 FORMAT: Literal["heterps-checkpoint"] = "heterps-checkpoint"
 VERSION: Literal[2] = 2
-MANIFEST_FILE = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 28  # a hostile manifest must not fill the memory before it is checked
 
 NotNegative = Annotated[int, Field(ge=0, lt=1 << 62)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.checkpoint.manifest import MANIFEST_FILE, Manifest
 from heterps_hpc.checkpoint.shardwriter import sync_directory
 from heterps_hpc.errors import UserError
+from heterps_hpc.rundir import numbered_folders
+from heterps_hpc.rundir import steps_of as steps_of
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +58,6 @@ def directory_of(checkpoints: Path, step: int) -> Path:
 def shard_name(rank: int, token: str) -> str:
     """The file of a rank; the token keeps the files of two saves of one step apart."""
     return f"rank-{rank:05d}-{token}.h5"
-
-
-def steps_of(checkpoints: Path) -> list[int]:
-    """Steps of all complete checkpoints, oldest first."""
-    return sorted(
-        int(folder.name) for folder in _numbered(checkpoints) if (folder / MANIFEST_FILE).is_file()
-    )
 
 
 def newest(checkpoints: Path) -> Checkpoint | None:
@@ -118,7 +112,7 @@ def keep_last(checkpoints: Path, count: int) -> list[int]:
     steps = steps_of(checkpoints)
     kept = set(steps[-count:])
     removed = []
-    for folder in _numbered(checkpoints):
+    for folder in numbered_folders(checkpoints):
         step = int(folder.name)
         if step in kept or not steps or step > steps[-1]:
             continue
@@ -151,13 +145,3 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         log.warning("%s: cannot remove the old checkpoint: %s", folder, error)
-
-
-def _numbered(checkpoints: Path) -> Iterator[Path]:
-    try:
-        folders = sorted(checkpoints.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for folder in folders:
-        if folder.name.isascii() and folder.name.isdigit() and folder.is_dir():
-            yield folder

@@ -6,14 +6,19 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
+from heterps_hpc import events
 from heterps_hpc.cluster import Cluster, Link, Pool
 from heterps_hpc.commands.prepare import model_of
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener
+from heterps_hpc.launch.stop_requests import StopRequested
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.model import Model
 from heterps_hpc.profile import Profile
@@ -28,45 +33,34 @@ PROGRAM = "heterps_hpc.runtime.measure.program"
 LINKS_PROGRAM = "heterps_hpc.runtime.measure.links"
 
 
-def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> Profile:
+def measure(job: Job, cluster: Cluster, run: RunDir, launcher: Launcher) -> Profile:
     """Times of every layer on every pool; pools with a data sheet are estimated from it."""
     model = model_of(job, Dataset.open(job.data.train))
-    runs: list[Measured] = []
-    notes = [f"measured {time.strftime('%Y-%m-%d %H:%M')} on {os.uname().nodename} ({on})"]
+    bench = _Bench(_short_job(job), cluster, model, run, launcher)
+    where = f"{os.uname().nodename} ({launcher.name})"
+    notes = [f"measured {time.strftime('%Y-%m-%d %H:%M')} on {where}"]
+    found: list[Measured] = []
     for pool in cluster.pools:
         if pool.data_sheet is not None:
             continue
-        twin = next(
-            (run for run in runs if on == "local" and _same_cores(cluster, run, pool)), None
-        )
-        if twin is not None:
-            twins = [run for run in runs if run.pool == twin.pool]
-            runs += [run.model_copy(update={"pool": pool.name}) for run in twins]
-            notes.append(f"pool {pool.name} is the same cores as {twin.pool}: measured once")
+        twin = _measured_before(pool, found, cluster) if launcher.one_machine else None
+        if twin is None:
+            found += [bench.pool(pool, *ranks) for ranks in starts(job, pool, launcher)]
             continue
-        for num_ranks, started in starts(job, pool, on):
-            began = time.monotonic()
-            runs.append(_measure_pool(job, cluster, model, pool, num_ranks, started, run_dir, on))
-            log.info(
-                "measured pool %s with %d rank%s%s in %.0f s: %.0f samples/s",
-                pool.name,
-                num_ranks,
-                "" if num_ranks == 1 else "s",
-                f" of {started} busy ones" if started > num_ranks else "",
-                time.monotonic() - began,
-                job.train.batch_size / max(runs[-1].step_seconds, 1e-9),
-            )
-    sheets = [pool for pool in cluster.pools if pool.data_sheet is not None]
-    if not runs:
+        same = [one for one in found if one.pool == twin]
+        found += [one.model_copy(update={"pool": pool.name}) for one in same]
+        notes.append(f"pool {pool.name} is the same cores as {twin}: measured once")
+    if not found:
         raise UserError(
             "every pool has a `data_sheet`, so nothing is left to measure; measure at least one "
             "pool, or plan from sheets alone with `heterps plan --profile`"
         )
-    profile = fit_profile(cluster, runs, notes, one_machine=on == "local")
-    if on == "slurm":
+    profile = fit_profile(cluster, found, notes, one_machine=launcher.one_machine)
+    if not launcher.one_machine:
         measured = [pool for pool in cluster.pools if pool.data_sheet is None]
-        between = _links_between(job, cluster, model, measured, run_dir)
-        profile = profile.model_copy(update={"links": (*profile.links, *between)})
+        links = (*profile.links, *bench.links_between(measured))
+        profile = profile.model_copy(update={"links": links})
+    sheets = [pool for pool in cluster.pools if pool.data_sheet is not None]
     if sheets:
         from heterps_hpc.profiling.data_sheets import profile_from_sheets
 
@@ -74,143 +68,121 @@ def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> P
     return profile
 
 
-def _same_cores(cluster: Cluster, run: Measured, pool: Pool) -> bool:
-    """Whether a pool was measured already under another name: on one machine pools of one device
-    and rank size are the same cores, and two measurements would only differ by noise."""
-    other = cluster.pool(run.pool)
-    return (other.device, other.cores_per_rank, other.rank_limit) == (
-        pool.device,
-        pool.cores_per_rank,
-        pool.rank_limit,
-    )
-
-
-def rank_counts(job: Job, pool: Pool, on: str) -> list[int]:
-    """The numbers of ranks to try: the job's, as far as the pool (and this machine) allows."""
-    most = pool.rank_limit
-    if on == "local":
-        most = min(most, max(1, _local_cores() // pool.cores_per_rank))
-    return sorted({min(count, most) for count in job.measure.rank_counts})
-
-
-def starts(job: Job, pool: Pool, on: str) -> list[tuple[int, int]]:
+def starts(job: Job, pool: Pool, launcher: Launcher) -> list[tuple[int, int]]:
     """(k, ranks to start): on a full node for every k, and one rank alone if that is another case.
 
     Ranks of one node share memory bandwidth and clock rates, so a rank that has a node for itself
-    is faster than its figures on a full node say.
+    is faster than its figures on a full node predict.
     """
-    counts = [
-        (num_ranks, full_node(pool, num_ranks, on)) for num_ranks in rank_counts(job, pool, on)
-    ]
-    return counts if (1, 1) in counts else [(1, 1), *counts]
+    node = launcher.node_capacity(pool)
+    limit = min(pool.rank_limit, node) if launcher.one_machine else pool.rank_limit
+    counts = sorted({min(count, limit) for count in job.measure.rank_counts})
+    # a node as busy as in training: whole groups of k ranks
+    pairs = [(count, count * max(1, node // count)) for count in counts]
+    return pairs if (1, 1) in pairs else [(1, 1), *pairs]
 
 
-def _measure_pool(
-    job: Job,
-    cluster: Cluster,
-    model: Model,
-    pool: Pool,
-    num_ranks: int,
-    started: int,
-    run_dir: RunDir,
-    on: str,
-) -> Measured:
-    index = [each.name for each in cluster.pools].index(pool.name)
-    name = f"pool{index}-ranks{num_ranks}of{started}"
-    directory = RunDir(run_dir.path / "measure" / name).create()
-    short = _short_job(job)
-    _save(directory, short, cluster, _one_stage(short, cluster, model, pool, num_ranks))
-    output = directory.path / "measured.json"
-    output.unlink(missing_ok=True)
-    layout = _one_stage(short, _roomy(cluster, pool, started), model, pool, started)
-    code = _start(short, cluster, layout, directory, on, PROGRAM)
-    if code != ExitCode.DONE or not output.exists():
-        raise UserError(
-            f"measuring pool {pool.name!r} with {num_ranks} ranks failed (exit code {int(code)}); "
-            f"see {directory.logs} and the lines above"
+def _measured_before(pool: Pool, found: Sequence[Measured], cluster: Cluster) -> str | None:
+    """A pool that is this one under another name: on one machine, pools of one device and rank
+    size are the same cores, and two measurements would only differ by noise."""
+    for one in found:
+        other = cluster.pool(one.pool)
+        same = (other.device, other.cores_per_rank, other.rank_limit)
+        if same == (pool.device, pool.cores_per_rank, pool.rank_limit):
+            return other.name
+    return None
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Starts short runs of one job, each in a folder of its own."""
+
+    job: Job
+    cluster: Cluster
+    model: Model
+    run: RunDir
+    launcher: Launcher
+
+    def pool(self, pool: Pool, num_ranks: int, started: int) -> Measured:
+        """The times of a pool with so many ranks, of `started` that keep the node busy."""
+        began = time.monotonic()
+        index = [each.name for each in self.cluster.pools].index(pool.name)
+        layers = tuple(layer.name for layer in self.model.layers)
+        layout = self._bind(Stage(pool=pool.name, layers=layers, num_ranks=num_ranks))
+        stage = Stage(pool=pool.name, layers=layers, num_ranks=started)
+        busy = self._bind(stage, cluster=_wider(self.cluster, pool, started))
+        folder = self.run.measurement(f"pool{index}-ranks{num_ranks}of{started}").create()
+        what = f"pool {pool.name!r} with {num_ranks} ranks"
+        self._start(folder, layout, busy, PROGRAM, folder.measured, what)
+        found = Measured.load(folder.measured)
+        log.info(
+            "measured pool %s with %d rank%s%s in %.0f s: %.0f samples/s",
+            pool.name,
+            num_ranks,
+            "" if num_ranks == 1 else "s",
+            f" of {started} that ran at once" if started > num_ranks else "",
+            time.monotonic() - began,
+            self.job.train.batch_size / max(found.step_seconds, 1e-9),
         )
-    return Measured.load(output)
+        return found
 
+    def links_between(self, pools: Sequence[Pool]) -> list[Link]:
+        """Ping between every two pools, as one small heterogeneous job each."""
+        if len(self.model.layers) < 2:
+            return []  # nothing can be cut, so nothing will travel
+        links: list[Link] = []
+        first, *rest = (layer.name for layer in self.model.layers)
+        for number, (here, there) in enumerate(combinations(pools, 2)):
+            layout = self._bind(
+                Stage(pool=here.name, layers=(first,), num_ranks=1),
+                Stage(pool=there.name, layers=tuple(rest), num_ranks=1),
+            )
+            folder = self.run.measurement(f"links{number}").create()
+            what = f"the link between pools {here.name!r} and {there.name!r}"
+            self._start(folder, layout, layout, LINKS_PROGRAM, folder.measured_links, what)
+            links += MeasuredLinks.load(folder.measured_links).links
+        return links
 
-def _links_between(
-    job: Job, cluster: Cluster, model: Model, pools: Sequence[Pool], run_dir: RunDir
-) -> list[Link]:
-    """Ping between every two pools, as one small heterogeneous job each."""
-    if len(model.layers) < 2:
-        return []  # nothing can be cut, so nothing will travel
-    links: list[Link] = []
-    first, *rest = (layer.name for layer in model.layers)
-    for number, (here, there) in enumerate(combinations(pools, 2)):
-        stages = (
-            Stage(pool=here.name, layers=(first,), num_ranks=1),
-            Stage(pool=there.name, layers=tuple(rest), num_ranks=1),
+    def _bind(self, *stages: Stage, cluster: Cluster | None = None) -> Layout:
+        return bind_plan(
+            stages,
+            model=self.model,
+            cluster=cluster or self.cluster,
+            job=self.job.name,
+            num_partitions=self.job.train.tables.num_partitions,
         )
-        directory = RunDir(run_dir.path / "measure" / f"links{number}").create()
-        layout = _bind(job, cluster, model, stages)
-        _save(directory, _short_job(job), cluster, layout)
-        code = _start(_short_job(job), cluster, layout, directory, "slurm", LINKS_PROGRAM)
-        output = directory.path / "links.json"
+
+    def _start(
+        self, run: RunDir, layout: Layout, started: Layout, program: str, output: Path, what: str
+    ) -> None:
+        """Start ranks that read `layout` and write `output`."""
+        with run.hold():
+            self.job.save(run.job)
+            self.cluster.save(run.cluster)
+            layout.save(run.layout)
+            output.unlink(missing_ok=True)
+            events.record(run, events.Launched(on=self.launcher.name, num_ranks=started.num_ranks))
+            request = LaunchRequest(run, started, self.job, self.cluster, program)
+            code = self.launcher.start(request, Listener(line=log.info))
+        stop = events.read(run).newest_start.last(events.StopWanted)
+        if stop is not None:
+            raise StopRequested(f"stopped ({stop.why}) while measuring {what}")
         if code != ExitCode.DONE or not output.exists():
             raise UserError(
-                f"measuring the link between pools {here.name!r} and {there.name!r} failed (exit "
-                f"code {int(code)}); see {directory.logs} and the lines above"
+                f"measuring {what} failed (exit code {int(code)}); see {run.logs} and the lines "
+                "above"
             )
-        links += MeasuredLinks.load(output).links
-    return links
 
 
-def full_node(pool: Pool, num_ranks: int, on: str) -> int:
-    """Ranks to start so that a node is as busy as in training: whole groups of k ranks."""
-    room = pool.ranks_per_node
-    if on == "local":
-        room = min(room, max(1, _local_cores() // pool.cores_per_rank))
-    return num_ranks * max(1, room // num_ranks)
-
-
-def _save(directory: RunDir, job: Job, cluster: Cluster, layout: Layout) -> None:
-    job.save(directory.job)
-    cluster.save(directory.cluster)
-    layout.save(directory.layout)
-
-
-def _start(
-    job: Job, cluster: Cluster, layout: Layout, directory: RunDir, on: str, program: str
-) -> ExitCode:
-    if on == "slurm":
-        from heterps_hpc.launch import slurm
-
-        slurm.submit(directory.path, layout, cluster, job, program=program)
-        return slurm.wait(directory.path)
-    from heterps_hpc.launch import local
-
-    return local.run(directory.path, layout, job, program=program, on_line=log.info)
-
-
-def _one_stage(job: Job, cluster: Cluster, model: Model, pool: Pool, num_ranks: int) -> Layout:
-    layers = tuple(layer.name for layer in model.layers)
-    stage = Stage(pool=pool.name, layers=layers, num_ranks=num_ranks)
-    return _bind(job, cluster, model, (stage,))
-
-
-def _bind(job: Job, cluster: Cluster, model: Model, stages: tuple[Stage, ...]) -> Layout:
-    return bind_plan(
-        stages,
-        model=model,
-        cluster=cluster,
-        job=job.name,
-        num_partitions=job.train.tables.num_partitions,
-    )
-
-
-def _roomy(cluster: Cluster, pool: Pool, num_ranks: int) -> Cluster:
-    """The cluster with room for ballast ranks, which training itself would not be given."""
+def _wider(cluster: Cluster, pool: Pool, num_ranks: int) -> Cluster:
+    """The cluster with capacity for ballast ranks, which training itself would not be given."""
     wider = pool.model_copy(update={"max_ranks": max(num_ranks, pool.rank_limit)})
     pools = tuple(wider if each.name == pool.name else each for each in cluster.pools)
     return cluster.model_copy(update={"pools": pools})
 
 
 def _short_job(job: Job) -> Job:
-    """The same training, but only a few steps and nothing beside them."""
+    """The same training, but only a few steps and nothing besides them."""
     train = job.train.model_copy(
         update={
             "steps": job.measure.warmup + job.measure.batches,
@@ -223,7 +195,3 @@ def _short_job(job: Job) -> Job:
     launch = job.launch.model_copy(update={"max_restarts": 0, "time_limit_minutes": 10.0})
     data = job.data.model_copy(update={"test": None})
     return job.model_copy(update={"train": train, "launch": launch, "data": data})
-
-
-def _local_cores() -> int:
-    return len(os.sched_getaffinity(0))

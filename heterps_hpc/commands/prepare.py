@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from heterps_hpc.cluster import Cluster
@@ -16,16 +19,52 @@ from heterps_hpc.rundir import RunDir
 log = logging.getLogger(__name__)
 
 
+@contextmanager
 def freeze(
-    job_file: Path, run_dir: Path | None, *, resume: bool = False
-) -> tuple[Job, Cluster, RunDir]:
-    """Validate the job and its cluster, and keep copies in the run directory."""
+    job_file: Path, run_dir: Path | None, *, resume: bool = True
+) -> Iterator[tuple[Job, Cluster, RunDir]]:
+    """Validate the job and its cluster, and keep copies in the run directory while it is ours.
+
+    In this order: a run that is refused must not have changed the run that it was refused for.
+    """
     job = Job.load(job_file)
     cluster = Cluster.load(job.cluster)
-    directory = RunDir(run_dir or default_run_dir(job_file, job, resume=resume)).create()
-    job.save(directory.job)
-    cluster.save(directory.cluster)
-    return job, cluster, directory
+    run = RunDir(run_dir or default_run_dir(job_file, job, resume=resume)).create()
+    with _held(run):
+        refuse_mixing(run, resume)
+        job.save(run.job)
+        cluster.save(run.cluster)
+        yield job, cluster, run
+
+
+@contextmanager
+def held_run(run_dir: Path) -> Iterator[tuple[Job, Cluster, RunDir]]:
+    """The inputs that an earlier step froze, while the run directory is ours."""
+    job, cluster, run = thaw(run_dir)
+    with _held(run):
+        yield job, cluster, run
+
+
+@contextmanager
+def _held(run: RunDir) -> Iterator[None]:
+    """Nobody else uses the run directory: no process here, no rank, no job in a queue."""
+    run.check_usable()
+    with run.hold():
+        if run.history.exists() and shutil.which("scontrol") is not None:
+            from heterps_hpc.launch.slurm.launcher import refuse_second_job
+
+            refuse_second_job(run)
+        yield
+
+
+def refuse_mixing(run: RunDir, resume: bool) -> None:
+    """A run continues from the checkpoints that it finds; that must be what the user wants."""
+    saved = run.saved_steps()
+    if saved and not resume:
+        raise UserError(
+            f"{run.path} has a checkpoint of step {saved[-1]}; continue from it with --resume, or "
+            "start afresh in another directory with --run-dir"
+        )
 
 
 def thaw(run_dir: Path) -> tuple[Job, Cluster, RunDir]:

@@ -1,40 +1,68 @@
-"""Why a run failed, in few lines: the rank that spoke first, else the launcher's last words."""
+"""How a start ended, and why it failed: derived once, from what ranks noted and from the launcher.
+
+The launcher's status alone is not enough: MPICH's mpirun gives the bitwise *or* of all codes, Open
+MPI's the first that was not zero, srun the highest, each has its own number for a rank that died of
+a signal, and an mpirun that was ended by us may give 0.
+"""
 
 from __future__ import annotations
 
-from heterps_hpc import history
-from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.heartbeats import last_words_of_dead
+from heterps_hpc import events
+from heterps_hpc.events import History, RankEnded, StopWanted
+from heterps_hpc.exit_codes import GRAVEST_FIRST, ExitCode
+from heterps_hpc.heartbeats import describe_dead
 from heterps_hpc.rundir import RunDir
 
 _LAST_LINES = 12
+
+
+def outcome(history: History, num_ranks: int, status: int, *, killed: bool = False) -> ExitCode:
+    """The outcome of the newest start of `num_ranks` ranks.
+
+    Done only if all ranks of one world have noted it. `killed`: the launcher had to end ranks that
+    did not end by themselves.
+    """
+    noted = set(history.rank_codes)
+    for code in GRAVEST_FIRST:
+        if code in noted and code != ExitCode.DONE:
+            return code
+    if history.num_ranks_done == num_ranks:
+        return ExitCode.DONE
+    if killed:
+        return ExitCode.RANK_FAILED
+    if history.newest_start.last(StopWanted) is not None:
+        return ExitCode.STOPPED  # ranks too young to catch the signal died of it, as asked
+    if status in set(GRAVEST_FIRST) - {ExitCode.DONE}:
+        return ExitCode(status)
+    return ExitCode.RANK_FAILED
 
 
 def explain(run: RunDir, code: ExitCode) -> str | None:
     """The reason of the newest failure, or None if it did not fail."""
     if code in (ExitCode.DONE, ExitCode.STOPPED):
         return None
-    events = history.since_last(history.read(run), "start")
-    ends = [e for e in events if e["event"] == "rank_end" and e["code"] != ExitCode.STOPPED]
-    lines = []
-    if ends:
-        first = ends[0]
-        reason = first.get("reason") or f"exit code {first['code']}"
-        lines.append(f"rank {first['rank']} on {first['host']} failed: {reason}")
-        lines.append(f"its log: {run.rank_log(int(first['rank']))}")
-    else:
-        words = _last_words(run)
-        lines.append(last_words_of_dead(run, words) or "no rank said why it ended")
-        lines.append("the last words of the launcher:")
-        lines += [f"  {line}" for line in words[-_LAST_LINES:]]
-        lines.append(f"logs: {run.logs}")
-    return "\n".join(lines)
+    ends = events.read(run).newest_start.of(RankEnded)
+    first = next((end for end in ends if end.code != ExitCode.STOPPED), None)
+    if first is not None:
+        reason = first.reason or f"exit code {first.code}"
+        return (
+            f"rank {first.rank} on {first.host} failed: {reason}\nits log: "
+            f"{run.rank_log(first.rank)}"
+        )
+    printed = _last_output(run)
+    return "\n".join(
+        [
+            describe_dead(run, printed) or "no rank reported why it ended",
+            "the last output of the launcher:",
+            *(f"  {line}" for line in printed[-_LAST_LINES:]),
+            f"logs: {run.logs}",
+        ]
+    )
 
 
-def _last_words(run: RunDir) -> list[str]:
-    logs = [*run.logs.glob("slurm-*.log"), *run.logs.glob("launcher.log")]
+def _last_output(run: RunDir) -> list[str]:
+    logs = run.launcher_logs()
     if not logs:
         return ["(nothing)"]
-    newest = max(logs, key=lambda path: path.stat().st_mtime)
-    text = newest.read_text(encoding="utf-8", errors="replace")
+    text = logs[-1].read_text(encoding="utf-8", errors="replace")
     return [line for line in text.splitlines() if line.strip("= ")] or ["(nothing)"]

@@ -24,6 +24,7 @@ import psutil
 log = logging.getLogger(__name__)
 
 MARK = "HETERPS_START"
+LAUNCHER_PID = "HETERPS_LAUNCHER_PID"  # ranks end with this process
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _PR_SET_PDEATHSIG = 1
 
@@ -38,33 +39,34 @@ class ProcessTree:
         command: list[str],
         environment: Mapping[str, str],
         output: Path,
-        on_line: OnLine | None = None,
+        on_line: OnLine,
     ) -> None:
         self._mark = uuid.uuid4().hex
+        self.killed = False  # whether we had to end ranks ourselves
         libc = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be loaded after fork
         self._process = subprocess.Popen(
             command,
-            env={**environment, MARK: self._mark},
+            env={**environment, MARK: self._mark, LAUNCHER_PID: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,
-            # if we are killed outright, mpirun still gets a SIGTERM and takes its ranks along
-            preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+            # if we are killed outright, mpirun is too; its ranks watch us (runtime.rank_process)
+            preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
         )
         self._reader = threading.Thread(target=self._copy, args=(output, on_line), daemon=True)
         self._reader.start()
 
-    def _copy(self, output: Path, on_line: OnLine | None) -> None:
+    def _copy(self, output: Path, on_line: OnLine) -> None:
         assert self._process.stdout is not None
         with output.open("a", encoding="utf-8", errors="replace") as file:
             for line in self._process.stdout:
-                file.write(line)
-                file.flush()
-                if on_line is not None:
-                    on_line(line.rstrip("\n"))
+                with contextlib.suppress(OSError):  # a full disk must not block the ranks' output
+                    file.write(line)
+                    file.flush()
+                on_line(line.rstrip("\n"))
 
     def wait(self, seconds: float) -> int | None:
         """The exit status, or None if it still runs after so many seconds."""
@@ -74,8 +76,8 @@ class ProcessTree:
             return None
 
     def signal_ranks(self, number: signal.Signals) -> int:
-        """Send a signal to the ranks alone; says how many there were."""
-        ranks = [p for p, env in self._marked() if any(name in env for name in _RANK_VARIABLES)]
+        """Send a signal to the ranks alone; how many there were."""
+        ranks = self._ranks()
         for process in ranks:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
@@ -84,11 +86,14 @@ class ProcessTree:
     def end(self, grace_seconds: float = 5.0) -> int:
         """End the launcher and every process it left; its exit status."""
         if self._process.poll() is None:
+            self.killed = True
             self._process.terminate()
             self.wait(grace_seconds)
         deadline = time.monotonic() + grace_seconds
         while (left := [process for process, _ in self._marked()]) and time.monotonic() < deadline:
-            log.warning("ending %d processes that outlived the launcher", len(left))
+            if not self.killed:
+                log.warning("ending %d processes that outlived mpirun", len(left))
+            self.killed = True
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -96,6 +101,9 @@ class ProcessTree:
         status = self._process.wait()
         self._reader.join(timeout=2.0)
         return status
+
+    def _ranks(self) -> list[psutil.Process]:
+        return [p for p, env in self._marked() if any(name in env for name in _RANK_VARIABLES)]
 
     def _marked(self) -> list[tuple[psutil.Process, dict[str, str]]]:
         found = []

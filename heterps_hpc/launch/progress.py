@@ -14,15 +14,13 @@ OnProgress = Callable[[Metrics], None]
 class Progress:
     """Reads what was appended since the last look and passes whole new records on."""
 
-    def __init__(self, metrics: Path, on_progress: OnProgress | None) -> None:
+    def __init__(self, metrics: Path, on_progress: OnProgress) -> None:
         self._path = metrics
         self._on_progress = on_progress
         self._offset = metrics.stat().st_size if metrics.exists() else 0
 
     def poll(self) -> None:
         """Look once; cheap when nothing has changed."""
-        if self._on_progress is None:
-            return
         for metrics in self._fresh():
             self._on_progress(metrics)
 
@@ -36,7 +34,7 @@ class Progress:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 text = file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
@@ -49,7 +47,7 @@ def last_metrics(metrics: Path, tail_bytes: int = 65536) -> Metrics | None:
         with metrics.open("rb") as file:
             file.seek(max(0, metrics.stat().st_size - tail_bytes))
             lines = file.read().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return None
     return next((found for line in reversed(lines) if (found := _parse(line)) is not None), None)
 

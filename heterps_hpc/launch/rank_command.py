@@ -1,4 +1,4 @@
-"""What every rank is started with, by whichever launcher: its command and its environment."""
+"""What every rank is started with, by whichever launcher: its command and a clean environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER"}
 
 def rank_command(
     run_dir: Path,
-    component: int,
+    number: int,
+    component: Component,
     python: str,
     prefix: tuple[str, ...] = (),
     program: str = RANK_PROGRAM,
@@ -29,34 +30,16 @@ def rank_command(
     """The command of one component's ranks.
 
     `-m mpi4py` makes an uncaught error of one rank abort the world; without it the others wait
-    for ever. The component is an argument because no launcher's variable tells it reliably.
+    forever. Component and threads are arguments because no launcher's variable gives them
+    reliably, and `env` may not be on PATH.
     """
+    other = [] if program == RANK_PROGRAM else ["--program", program]
     return [
         *prefix,
-        python,
-        "-m",
-        "mpi4py",
-        "-m",
-        program,
-        str(run_dir),
-        "--component",
-        str(component),
+        *(python, "-m", "mpi4py", "-m", RANK_PROGRAM, str(run_dir)),
+        *("--component", str(number), "--threads", str(component.cores_per_rank)),
+        *other,
     ]
-
-
-def thread_environment(component: Component) -> dict[str, str]:
-    """Thread counts of a rank: as many as its cores, so that ranks of one node do not fight."""
-    threads = str(component.cores_per_rank)
-    return {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-    }
-
-
-def with_environment(variables: Mapping[str, str], command: list[str]) -> list[str]:
-    """The command under `env`: the one way to set variables that every launcher agrees on."""
-    return ["env", *(f"{name}={value}" for name, value in variables.items()), *command]
 
 
 def without_launchers(environment: Mapping[str, str]) -> dict[str, str]:

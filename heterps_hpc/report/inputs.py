@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from heterps_hpc import history
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
+from heterps_hpc.events import Line, read_lines
 from heterps_hpc.layout import Layout
 from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import Profile
@@ -48,7 +48,7 @@ class Run:
     summary: Summary | None = None
     metrics: list[Metric] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
-    events: list[history.Event] = field(default_factory=list)
+    events: list[Line] = field(default_factory=list)
     checkpoints: list[CheckpointFiles] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ def read_run(run_dir: RunDir) -> Run:
     )
     run.metrics = _metrics(run, run_dir.metrics)
     run.trace = _trace(run, run_dir.trace)
-    run.events = history.read(run_dir)
+    run.events = read_lines(run_dir)
     run.checkpoints = _checkpoints(run_dir.checkpoints)
     if run.job is None and run.layout is None and run.summary is None and not run.metrics:
         raise UserError(

@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from heterps_hpc import __version__
 from heterps_hpc import format as fmt
+from heterps_hpc.events import Line
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.history import Event
 from heterps_hpc.report import (
     charts,
     outcome,
@@ -276,7 +276,7 @@ class _EventRow:
     facts: str
 
 
-def _event(event: Event) -> _EventRow:
+def _event(event: Line) -> _EventRow:
     seconds = spending.seconds_since_epoch(event.get("time"))
     facts = {key: value for key, value in event.items() if key not in ("time", "event")}
     text = ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from heterps_hpc.history import Event
+from heterps_hpc.events import Ended, Line, Started
 from heterps_hpc.report.inputs import Run
 
 
@@ -64,20 +64,20 @@ def seconds_since_epoch(time: object) -> float | None:
     return None
 
 
-def attempts(events: list[Event]) -> list[Attempt]:
+def attempts(events: list[Line]) -> list[Attempt]:
     """Pair starts with ends; a start without an end lasted until the last thing heard of it."""
     found: list[Attempt] = []
-    opened: Event | None = None
+    opened: Line | None = None
     heard = 0.0
     for event in events:
         moment = seconds_since_epoch(event.get("time"))
         if moment is None:
             continue
-        if event["event"] in ("start", "restart"):
+        if event["event"] == Started.kind:
             if opened is not None:
                 found.append(_attempt(opened, heard, None))
             opened = event
-        elif event["event"] == "end" and opened is not None:
+        elif event["event"] == Ended.kind and opened is not None:
             found.append(_attempt(opened, moment, event.get("code", event.get("exit_code"))))
             opened = None
         heard = moment
@@ -86,7 +86,7 @@ def attempts(events: list[Event]) -> list[Attempt]:
     return found
 
 
-def _attempt(start: Event, ended: float, code: object) -> Attempt:
+def _attempt(start: Line, ended: float, code: object) -> Attempt:
     began = seconds_since_epoch(start["time"])
     assert began is not None
     restart = start.get("restart", 0)

@@ -2,6 +2,6 @@
 
 import sys
 
-from heterps_hpc.runtime.rank_main import main
+from heterps_hpc.runtime.rank_process import main
 
 sys.exit(main(sys.argv[1:]))

@@ -20,7 +20,7 @@ from typing import NoReturn
 import torch
 from mpi4py import MPI
 
-from heterps_hpc import history
+from heterps_hpc import events
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
@@ -87,7 +87,8 @@ def _fail(comm: MPI.Intracomm, run_dir: RunDir, end: End) -> NoReturn:
 
 
 def _note(comm: MPI.Intracomm, run_dir: RunDir, end: End) -> None:
-    history.record(run_dir, "rank_end", rank=comm.rank, code=int(end.code), reason=end.reason)
+    ended = events.RankEnded(rank=comm.rank, code=int(end.code), reason=end.reason)
+    events.record(run_dir, ended)
 
 
 def _describe(comm: MPI.Intracomm, error: Exception) -> str:

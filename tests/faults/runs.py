@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc import history
+from heterps_hpc import events as event_log
 from heterps_hpc.checkpoint import Checkpoint, Contents, newest
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -41,7 +41,7 @@ class Run:
         program: list[str] = RANK_PROGRAM,
     ) -> Outcome:
         """All ranks, until they end."""
-        history.record(self.directory, "start", launcher="test")
+        event_log.record(self.directory, event_log.Started(launcher="test"))
         arguments = [*program, str(self.directory.path)]
         return mpirun(self.layout.num_ranks, arguments, timeout, environment)
 
@@ -52,9 +52,9 @@ class Run:
         return learned(found)
 
     def reasons(self) -> str:
-        """What ranks said at their end."""
-        events = history.since_last(history.read(self.directory), "start")
-        return "\n".join(str(e.get("reason")) for e in events if e["event"] == "rank_end")
+        """What ranks reported at their end."""
+        ends = event_log.read(self.directory).newest_start.of(event_log.RankEnded)
+        return "\n".join(str(end.reason) for end in ends)
 
 
 def make_run(
@@ -137,7 +137,7 @@ def different_numbers(left: Learned, right: Learned, limit: float) -> list[str]:
 
 def events(run: Run, kind: str) -> list[dict[str, Any]]:
     """The run's history of one kind."""
-    return [event for event in history.read(run.directory) if event["event"] == kind]
+    return [line for line in event_log.read_lines(run.directory) if line["event"] == kind]
 
 
 def metrics(run: Run) -> list[dict[str, Any]]:

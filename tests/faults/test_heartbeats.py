@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heterps_hpc.heartbeats import Beat, NodeBeats, describe_all, last_words_of_dead, read_beats
+from heterps_hpc.heartbeats import Beat, NodeBeats, describe_all, describe_dead, read_beats
 from heterps_hpc.rundir import RunDir
 
 NOW = 1_000.0
@@ -72,7 +72,7 @@ def test_a_file_in_the_making_is_passed_over(run: RunDir) -> None:
         ("all is well", None),
     ],
 )
-def test_the_dead_are_found_by_the_launchers_words(
+def test_the_dead_are_found_in_the_launchers_output(
     run: RunDir, said: str, expected: str | None
 ) -> None:
-    assert last_words_of_dead(run, said.splitlines()) == expected
+    assert describe_dead(run, said.splitlines()) == expected

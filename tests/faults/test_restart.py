@@ -1,22 +1,27 @@
-"""Restarts go on from checkpoints, on a new layout when nodes are gone."""
+"""Restarts continue from checkpoints, on a new layout when nodes are gone."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from heterps_hpc import history
+from heterps_hpc import events
 from heterps_hpc.checkpoint.store import steps_of
 from heterps_hpc.cluster import Cluster, Pool
+from heterps_hpc.config import Job, LaunchSpec
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.launcher import Capacity, LaunchRequest, Listener
+from heterps_hpc.launch.local import LocalLauncher
 from heterps_hpc.launch.restart_policy import fits, run_with_restarts, smaller
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from tests.faults.conftest import CASE
 from tests.faults.runs import FAULTY_PROGRAM, Learned, different_numbers, make_run
+from tests.launch.values import make_job
 
 CLUSTER = Cluster(
     pools=tuple(
@@ -27,21 +32,39 @@ CLUSTER = Cluster(
 FULL = {"cpu": 8, "gpu": 8}
 
 
+class PlayedLauncher(LocalLauncher):
+    """Starts by a function, on nodes that the test decides about."""
+
+    def __init__(self, start: Callable[[Layout], ExitCode], capacity: Capacity = FULL) -> None:
+        super().__init__()
+        self._start = start
+        self._capacity = capacity
+
+    def start(self, request: LaunchRequest, listener: Listener | None = None) -> ExitCode:
+        return self._start(request.layout)
+
+    def capacity(self, cluster: Cluster, job: Job) -> Capacity:
+        return self._capacity
+
+
 @pytest.fixture
 def layout(data: Path, tmp_path: Path) -> Layout:
     return make_run(tmp_path / "planned", data, CASE).layout
 
 
-def test_only_failures_are_tried_again_and_not_for_ever(layout: Layout, tmp_path: Path) -> None:
-    def codes(*given: ExitCode) -> tuple[ExitCode, int]:
+def test_only_failures_are_tried_again_and_not_forever(layout: Layout, tmp_path: Path) -> None:
+    run = RunDir(tmp_path).create()
+    request = LaunchRequest(run, layout, make_job(max_restarts=2), CLUSTER)
+
+    def codes(*given: ExitCode, stop: bool = False) -> tuple[ExitCode, int]:
         waiting = list(given)
+        events.record(run, events.Launched())
+        if stop:
+            events.record(run, events.StopWanted(why="SIGTERM"))
         code = run_with_restarts(
-            RunDir(tmp_path).create(),
-            CLUSTER,
-            layout,
-            lambda layout: waiting.pop(0),
-            max_restarts=2,
-            room=lambda: FULL,
+            PlayedLauncher(lambda layout: waiting.pop(0)),
+            request,
+            Listener(),
             plan=lambda cluster: pytest.fail("nothing has changed: no new plan"),
         )
         return code, len(given) - len(waiting)
@@ -50,11 +73,11 @@ def test_only_failures_are_tried_again_and_not_for_ever(layout: Layout, tmp_path
     assert codes(ExitCode.DONE) == (ExitCode.DONE, 1)
     assert codes(failed, stalled, ExitCode.DONE) == (ExitCode.DONE, 3)
     assert codes(failed, failed, failed, ExitCode.DONE) == (failed, 3)
-    assert codes(ExitCode.STOPPED, ExitCode.DONE) == (ExitCode.STOPPED, 1)
+    assert codes(ExitCode.STOPPED, ExitCode.DONE, stop=True) == (ExitCode.STOPPED, 1)
     assert codes(ExitCode.USER_ERROR, ExitCode.DONE) == (ExitCode.USER_ERROR, 1)
 
 
-def test_room_is_looked_at_pool_by_pool(layout: Layout) -> None:
+def test_capacity_is_compared_pool_by_pool(layout: Layout) -> None:
     assert fits(layout, {"cpu": 2, "gpu": 1})
     assert not fits(layout, {"cpu": 1, "gpu": 8})
     assert not fits(layout, {"cpu": 8})
@@ -69,9 +92,9 @@ def test_room_is_looked_at_pool_by_pool(layout: Layout) -> None:
 def test_fewer_nodes_mean_another_layout_and_the_same_result(
     data: Path, undisturbed: Learned, tmp_path: Path
 ) -> None:
-    """A rank is killed, its node is gone: the rest goes on as one rank per pool."""
+    """A rank is killed, its node is gone: the rest continues as one rank per pool."""
     run = make_run(tmp_path, data, CASE)
-    rooms = {"cpu": 1, "gpu": 1}
+    left = {"cpu": 1, "gpu": 1}
     fault = {"rank": 1, "at": "step", "count": 9, "do": "kill"}
     seen: list[int] = []
 
@@ -85,19 +108,17 @@ def test_fewer_nodes_mean_another_layout_and_the_same_result(
         )
         return ExitCode.RANK_FAILED if outcome.returncode else ExitCode.DONE
 
+    job = run.job.model_copy(update={"launch": LaunchSpec(max_restarts=1)})
     code = run_with_restarts(
-        run.directory,
-        CLUSTER,
-        run.layout,
-        start,
-        max_restarts=1,
-        room=lambda: rooms,
+        PlayedLauncher(start, left),
+        LaunchRequest(run.directory, run.layout, job, CLUSTER),
+        Listener(),
         plan=lambda cluster: make_run(tmp_path / "small", data, CASE, "1+1").layout,
     )
     assert code == ExitCode.DONE
     assert seen == [3, 2]
     assert steps_of(run.directory.checkpoints)[-1] == 12
-    planned = history.last(history.read(run.directory), "planned_again")
+    planned = events.read(run.directory).last(events.PlannedAgain)
     assert planned is not None
-    assert planned["room"] == rooms
+    assert planned.capacity == left
     assert different_numbers(run.learned(), undisturbed, 1e-5) == []

@@ -14,8 +14,9 @@ import pytest
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch import local
-from heterps_hpc.launch.slurm import render
+from heterps_hpc.launch.launcher import LaunchRequest
+from heterps_hpc.launch.local import LocalLauncher
+from heterps_hpc.launch.slurm.script import render
 from heterps_hpc.rundir import RunDir
 from tests.checkpoint.made import make_checkpoint
 from tests.launch.values import (
@@ -78,13 +79,10 @@ def test_a_local_launch_takes_every_word_for_a_word(tmp_path: Path) -> None:
     RunDir(run_dir).create()
     (run_dir / "behave.json").write_text(json.dumps({"default": 0}))
     cluster = make_cluster(cpu_pool(name=words))
-    code = local.run(
-        run_dir,
-        make_layout(cluster, (words, 1)),
-        make_job(words),
-        program=BEHAVE,
-        environment={"PYTHONPATH": str(ROOT), "WORDS": words},
-    )
+    layout = make_layout(cluster, (words, 1))
+    request = LaunchRequest(RunDir(run_dir), layout, make_job(words), cluster, BEHAVE)
+    launcher = LocalLauncher(environment={"PYTHONPATH": str(ROOT), "WORDS": words})
+    code = launcher.start(request)
     assert code == ExitCode.DONE
     assert not list(tmp_path.rglob("canary"))
 

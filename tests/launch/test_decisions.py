@@ -1,41 +1,85 @@
-"""Exit codes, history, the verdict after a start, and the reading of Slurm's words."""
+"""Outcomes, events, the decision after a start, and the reading of what Slurm reports."""
 
 import itertools
 from pathlib import Path
 
 import pytest
 
-from heterps_hpc import history
-from heterps_hpc.exit_codes import ExitCode, outcome
+from heterps_hpc import events
+from heterps_hpc.events import (
+    Ended,
+    Event,
+    History,
+    Launched,
+    RankEnded,
+    RanksDone,
+    Started,
+    StopWanted,
+    Submitted,
+    Torn,
+)
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.failure import outcome
+from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.mpi import flavour_of
 from heterps_hpc.launch.progress import Progress, last_metrics
 from heterps_hpc.launch.rank_command import without_launchers
-from heterps_hpc.launch.slurm.follow import final_code, resumes_torn
+from heterps_hpc.launch.restart_policy import allows_restart, restarts_left
+from heterps_hpc.launch.slurm.epilogue import conclude
 from heterps_hpc.launch.slurm.job_state import JobState, parse
-from heterps_hpc.launch.slurm.verdict import conclude, goes_on
+from heterps_hpc.launch.slurm.launcher import final_code
 from heterps_hpc.rundir import RunDir
-from tests.launch.values import make_job
+from tests.launch.values import make_cluster, make_job, make_layout
+
+NUM_RANKS = 2
+
+
+def started(*noted: Event) -> History:
+    return History((Started(), *noted))
+
+
+def ended(*codes: int) -> History:
+    return started(*(RankEnded(rank=rank, code=code) for rank, code in enumerate(codes)))
 
 
 def test_or_of_codes_by_hydra_is_undone_by_what_ranks_noted() -> None:
-    assert outcome(2 | 4, [2, 4]) == ExitCode.USER_ERROR
-    assert outcome(3 | 4, [3, 4]) == ExitCode.RANK_FAILED
-    assert outcome(3, [3, 3]) == ExitCode.STOPPED
+    assert outcome(ended(2, 4), NUM_RANKS, 2 | 4) == ExitCode.USER_ERROR
+    assert outcome(ended(3, 4), NUM_RANKS, 3 | 4) == ExitCode.RANK_FAILED
+    assert outcome(ended(3, 3), NUM_RANKS, 3) == ExitCode.STOPPED
 
 
 @pytest.mark.parametrize("status", [1, 6, 7, 9, 15, 134, 137, 143, 255, -9])
 def test_unknown_status_is_a_failed_rank(status: int) -> None:
-    assert outcome(status) == ExitCode.RANK_FAILED
+    assert outcome(started(), NUM_RANKS, status) == ExitCode.RANK_FAILED
 
 
-def test_status_zero_is_done_whatever_was_noted() -> None:
-    assert outcome(0, [3]) == ExitCode.DONE
+def test_done_only_if_every_rank_of_one_world_has_noted_it() -> None:
+    """mpirun that was ended by us gives 0; worlds of one rank each give 0 as well."""
+    assert outcome(started(), NUM_RANKS, 0) == ExitCode.RANK_FAILED
+    assert outcome(started(RanksDone(num_ranks=1)), NUM_RANKS, 0) == ExitCode.RANK_FAILED
+    done = RanksDone(num_ranks=NUM_RANKS)
+    assert outcome(started(done), NUM_RANKS, 0) == ExitCode.DONE
+    assert outcome(History((Started(), done, Started())), NUM_RANKS, 0) == ExitCode.RANK_FAILED
 
 
-def test_only_resumable_codes_go_on_and_only_so_often() -> None:
-    for code, restarts, stop in itertools.product(ExitCode, range(3), (False, True)):
-        expected = code in (3, 4, 5) and restarts < 2 and not stop
-        assert goes_on(code, restarts, 2, stop) == expected
+def test_a_start_that_had_to_be_killed_has_failed_unless_its_ranks_had_saved() -> None:
+    asked = StopWanted(why="SIGTERM")
+    assert outcome(started(asked), NUM_RANKS, 0, killed=True) == ExitCode.RANK_FAILED
+    saved = started(asked, RankEnded(rank=0, code=3))
+    assert outcome(saved, NUM_RANKS, 0, killed=True) == ExitCode.STOPPED
+    # ranks too young to catch the signal died of it, as asked
+    assert outcome(started(asked), NUM_RANKS, 10) == ExitCode.STOPPED
+    # a rank that could not save when asked to is a failure all the same
+    failed = started(asked, RankEnded(rank=0, code=4, reason="disk full"))
+    assert outcome(failed, NUM_RANKS, 4) == ExitCode.RANK_FAILED
+
+
+def test_only_resumable_codes_continue_and_only_so_often() -> None:
+    for code, starts, stop in itertools.product(ExitCode, range(1, 4), (False, True)):
+        past: list[Event] = [Started(), Launched(), *[Started()] * starts]
+        past += [StopWanted()] if stop else []
+        expected = code in (3, 4, 5) and starts <= 2 and not stop
+        assert allows_restart(History(tuple(past)), code, 2) == expected
 
 
 def run_with_job(tmp_path: Path, **launch: int) -> RunDir:
@@ -44,58 +88,60 @@ def run_with_job(tmp_path: Path, **launch: int) -> RunDir:
     return run
 
 
+def record(run: RunDir, *found: Event) -> None:
+    for event in found:
+        events.record(run, event)
+
+
 def test_conclusion_is_final_without_restarts(tmp_path: Path) -> None:
     run = run_with_job(tmp_path)
-    history.record(run, "start")
-    assert conclude(run, 3) == "end 3"
-    assert history.read(run)[-1]["again"] is False
+    record(run, Started())
+    assert conclude(run, 3, NUM_RANKS) == "end 3"
+    end = events.read(run).last(Ended)
+    assert end is not None
+    assert not end.again
 
 
 def test_conclusion_counts_only_this_start(tmp_path: Path) -> None:
     run = run_with_job(tmp_path, max_restarts=2)
-    history.record(run, "start")
-    history.record(run, "rank_end", code=2)
-    history.record(run, "start")
-    history.record(run, "rank_end", code=4)
-    assert conclude(run, 4) == "again"
-    history.record(run, "start")
-    assert conclude(run, 9) == "end 4"
-    history.record(run, "submit", job_id=1)
-    history.record(run, "start")
-    assert conclude(run, 4) == "again"  # the user's own start counts anew
+    record(run, Started(), RankEnded(rank=0, code=2), Started(), RankEnded(rank=0, code=4))
+    assert conclude(run, 4, NUM_RANKS) == "again"
+    record(run, Started())
+    assert conclude(run, 9, NUM_RANKS) == "end 4"
+    record(run, Launched(on="slurm"), Submitted(job_id=1), Started())
+    assert conclude(run, 4, NUM_RANKS) == "again"  # the user's own start counts from one again
+
+
+def test_n_restarts_are_n_plus_1_starts_whoever_makes_them(tmp_path: Path) -> None:
+    """A new job for the same launch does not begin to count again."""
+    run = run_with_job(tmp_path, max_restarts=2)
+    record(run, Launched(on="slurm"), Submitted(job_id=1))
+    assert restarts_left(events.read(run), 2) == 2
+    record(run, Started(), Torn(job_id=1), Submitted(job_id=2))
+    assert restarts_left(events.read(run), 2) == 1
+    record(run, Started())
+    assert conclude(run, 4, NUM_RANKS) == "again"
+    record(run, Started())
+    assert conclude(run, 4, NUM_RANKS) == "end 4"
+    assert restarts_left(events.read(run), 2) == 0
 
 
 def test_wanted_stop_is_not_undone_by_a_requeue(tmp_path: Path) -> None:
     run = run_with_job(tmp_path, max_restarts=2)
-    history.record(run, "start")
-    history.record(run, "stop_wanted")
-    assert conclude(run, 3) == "end 3"
+    record(run, Started(), StopWanted())
+    assert conclude(run, 3, NUM_RANKS) == "end 3"
 
 
-@pytest.mark.parametrize(
-    ("max_restarts", "torn_job", "stop", "expected"),
-    [(1, 7, False, True), (0, 7, False, False), (1, 6, False, False), (1, 7, True, False)],
-)
-def test_torn_job_goes_on_as_another(
-    tmp_path: Path, max_restarts: int, torn_job: int, stop: bool, expected: bool
-) -> None:
-    run = run_with_job(tmp_path, max_restarts=max_restarts)
-    history.record(run, "submit", job_id=7)
-    history.record(run, "start")
-    if stop:
-        history.record(run, "stop_wanted")
-    history.record(run, "torn", job_id=torn_job)
-    assert resumes_torn(run) is expected
-
-
-def test_history_passes_over_broken_lines(tmp_path: Path) -> None:
+def test_history_skips_broken_lines(tmp_path: Path) -> None:
     run = RunDir(tmp_path).create()
-    history.record(run, "start", restart=0)
+    record(run, Started(time=5.0))
     with run.history.open("a") as file:
-        file.write('{"event": "en\n[]\n')
-    history.record(run, "end", code=0)
-    assert [event["event"] for event in history.read(run)] == ["start", "end"]
-    assert history.read(RunDir(tmp_path / "none")) == []
+        file.write('{"event": "en\n[]\n{"event": "end"}\n{"event": "of the future"}\n')
+        file.write('{"event": "rank_end", "rank": "x", "code": 4}\n{"event": "end", "code": 0}\n')
+    found = events.read(run)
+    assert [event.kind for event in found.events] == ["start", "end"]
+    assert found.events[-1].time == 5.0  # without a time of its own: not before the line before
+    assert events.read(RunDir(tmp_path / "none")).events == ()
 
 
 JOB = (
@@ -116,7 +162,7 @@ def job_state(*components: tuple[str, int]) -> JobState:
     )
 
 
-def test_slurms_words_are_read_by_component() -> None:
+def test_slurms_report_is_read_by_component() -> None:
     text = JOB.format(id=20, offset=1, state="FAILED", reason="X", restarts=2, code="4:9")
     (component,) = parse(text).components
     assert (component.component, component.job_id, component.state) == (1, 20, "FAILED")
@@ -139,11 +185,21 @@ def test_torn_jobs_are_seen(components: list[tuple[str, int]], torn: bool) -> No
 
 
 def test_final_code_of_a_cancelled_and_of_a_killed_job(tmp_path: Path) -> None:
-    run = RunDir(tmp_path).create()
-    assert final_code(run, job_state(("CANCELLED", 0), ("CANCELLED", 0))) == ExitCode.STOPPED
-    assert final_code(run, job_state(("NODE_FAIL", 0), ("NODE_FAIL", 0))) == ExitCode.RANK_FAILED
-    assert final_code(run, job_state(("COMPLETED", 0), ("COMPLETED", 0))) == ExitCode.DONE
-    assert final_code(run, None) == ExitCode.RANK_FAILED
+    cluster = make_cluster()
+    layout = make_layout(cluster, ("cpu", 1), ("gpu", 1))
+    request = LaunchRequest(run_with_job(tmp_path), layout, make_job(), cluster)
+
+    def code(*components: tuple[str, int]) -> ExitCode:
+        return final_code(request, job_state(*components))
+
+    assert code(("NODE_FAIL", 0), ("NODE_FAIL", 0)) == ExitCode.RANK_FAILED
+    assert code(("COMPLETED", 0), ("COMPLETED", 0)) == ExitCode.RANK_FAILED  # no rank noted it
+    assert final_code(request, None) == ExitCode.RANK_FAILED
+    record(request.run, Started(), RanksDone(num_ranks=2))
+    assert code(("COMPLETED", 0), ("COMPLETED", 0)) == ExitCode.DONE
+    record(request.run, Started())
+    assert code(("CANCELLED", 0), ("CANCELLED", 0)) == ExitCode.STOPPED
+    assert events.read(request.run).stop_wanted  # by scancel: a restart must not undo it
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,16 @@ import pytest
 from rich.console import Console
 
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.checks import Check, local_checks, rank_checks
-from heterps_hpc.launch.doctor import as_table, verdict
-from heterps_hpc.launch.slurm.checks import parse_plugins, plugin_check, scheduler_check
+from heterps_hpc.launch.doctor import (
+    Check,
+    as_table,
+    exit_code_of,
+    local_checks,
+    parse_plugins,
+    plugin_check,
+    rank_checks,
+    scheduler_check,
+)
 
 GOOD: dict[str, Any] = {
     "mpi_library": "MPICH 5",
@@ -83,16 +90,16 @@ def test_this_machine_can_run_locally() -> None:
         ("slurm", True, False, ExitCode.ONLY_LOCAL),
     ],
 )
-def test_exit_code_says_what_works(need: Any, local: bool, slurm: bool, code: ExitCode) -> None:
-    assert verdict(need, local=local, slurm=slurm) == code
+def test_exit_code_for_what_works(need: Any, local: bool, slurm: bool, code: ExitCode) -> None:
+    assert exit_code_of(need, local=local, slurm=slurm) == code
 
 
 def test_table_shows_the_remedy_only_where_it_is_needed() -> None:
     out = StringIO()
-    checks = [Check("a", "1", True, "mend a"), Check("b", "[2]", False, "mend b")]
+    checks = [Check("a", "1", True, "fix a"), Check("b", "[2]", False, "fix b")]
     Console(file=out, width=80).print(as_table(checks))
-    assert "mend a" not in out.getvalue()
-    assert "mend b" in out.getvalue()
+    assert "fix a" not in out.getvalue()
+    assert "fix b" in out.getvalue()
     assert "[2]" in out.getvalue()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc.cluster import Cluster
-from heterps_hpc.launch.slurm import render
+from heterps_hpc.launch.slurm.script import render
 from tests.launch.values import ROOT, make_job, make_layout
 
 EXAMPLES = sorted((ROOT / "slurm/examples").glob("*.yaml"))

@@ -12,11 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from heterps_hpc import history
+from heterps_hpc import events
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.local import check_cores, mpirun_command, run
-from heterps_hpc.launch.mpi import Mpi, find_mpi
+from heterps_hpc.launch import local
+from heterps_hpc.launch.launcher import LaunchRequest
+from heterps_hpc.launch.local import LocalLauncher, check_cores, mpirun_command
+from heterps_hpc.launch.mpi import Flavour, Mpi, find_mpi
+from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import BEHAVE, ROOT, make_cluster, make_job, make_layout
 
@@ -28,13 +31,14 @@ ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
 def start(tmp_path: Path, orders: dict[str, Any], **launch: Any) -> ExitCode:
     directory = RunDir(tmp_path / "a run").create()
     (directory.path / "behave.json").write_text(json.dumps(orders))
-    return run(
-        directory.path,
-        LAYOUT,
-        make_job(**launch),
-        program=BEHAVE,
-        environment=ENVIRONMENT,
-    )
+    request = LaunchRequest(directory, LAYOUT, make_job(**launch), CLUSTER, BEHAVE)
+    return LocalLauncher(environment=ENVIRONMENT).start(request)
+
+
+def command_of(layout: Layout, flavour: Flavour, **launch: Any) -> list[str]:
+    mpi = Mpi(flavour=flavour, mpirun=Path("/m/mpirun"), version="5")
+    request = LaunchRequest(RunDir("/r"), layout, make_job(**launch), CLUSTER)
+    return mpirun_command(request, mpi, python="py")
 
 
 def facts(tmp_path: Path) -> list[dict[str, Any]]:
@@ -48,27 +52,22 @@ def assert_nobody_left(tmp_path: Path) -> None:
 
 
 def test_command_of_mpich() -> None:
-    mpi = Mpi(flavour="mpich", mpirun=Path("/m/mpirun"), version="5")
-    command = " ".join(mpirun_command(LAYOUT, Path("/r"), mpi, python="py", bind="core"))
-    assert command == (
+    assert " ".join(command_of(LAYOUT, "mpich", bind="core")) == (
         "/m/mpirun -launcher fork -bind-to core "
-        "-n 2 env OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 "
-        "py -m mpi4py -m heterps_hpc.runtime /r --component 0 : "
-        "-n 1 env OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 "
-        "py -m mpi4py -m heterps_hpc.runtime /r --component 1"
+        "-n 2 py -m mpi4py -m heterps_hpc.runtime /r --component 0 --threads 1 : "
+        "-n 1 py -m mpi4py -m heterps_hpc.runtime /r --component 1 --threads 1"
     )
 
 
-def test_command_of_open_mpi() -> None:
-    mpi = Mpi(flavour="openmpi", mpirun=Path("/m/mpirun"), version="5")
+def test_command_of_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = make_layout(CLUSTER, ("cpu", 4))
-    command = " ".join(
-        mpirun_command(layout, Path("/r"), mpi, python="py", oversubscribe=True, as_root=True)
-    )
+    monkeypatch.setattr(local.os, "geteuid", lambda: 0)
+    command = " ".join(command_of(layout, "openmpi", oversubscribe=True))
     assert command.startswith(
-        "/m/mpirun --allow-run-as-root --bind-to none --map-by slot:OVERSUBSCRIBE -n 4 env "
+        "/m/mpirun --allow-run-as-root --bind-to none --map-by slot:OVERSUBSCRIBE -n 4 py "
     )
-    plain = mpirun_command(layout, Path("/r"), mpi, python="py")
+    monkeypatch.setattr(local.os, "geteuid", lambda: 7)
+    plain = command_of(layout, "openmpi", oversubscribe=False)
     assert plain[:4] == ["/m/mpirun", "--bind-to", "none", "-n"]
 
 
@@ -80,7 +79,7 @@ def test_more_ranks_than_cores_only_when_asked() -> None:
     check_cores(layout, 4, oversubscribe=False)
 
 
-def test_no_mpirun_is_said_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mpirun_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no mpirun beside"):
         find_mpi(tmp_path / "python")
@@ -93,9 +92,10 @@ def test_one_world_with_components_and_threads(tmp_path: Path) -> None:
         (1, 3, 0, "1"),
         (2, 3, 1, "1"),
     ]
-    events = history.read(RunDir(tmp_path / "a run"))
-    assert [event["event"] for event in events] == ["start", "end"]
-    assert events[-1]["code"] == 0
+    lines = events.read_lines(RunDir(tmp_path / "a run"))
+    assert [line["event"] for line in lines] == ["start", "ranks_done", "end"]
+    assert lines[1]["num_ranks"] == 3
+    assert lines[-1]["code"] == 0
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,12 @@ def test_starts_are_counted_since_the_user_asked(tmp_path: Path) -> None:
     directory = RunDir(tmp_path / "a run").create()
     for restart in (0, 1):
         if restart == 0:
-            history.record(directory, "start")  # of an earlier launch
-            history.record(directory, "launch")
+            events.record(directory, events.Started())  # of an earlier launch
+            events.record(directory, events.Launched())
         assert start(tmp_path, {"default": 4}) == ExitCode.RANK_FAILED
-        assert history.read(directory)[-1]["restart"] == restart
+        end = events.read(directory).last(events.Ended)
+        assert end is not None
+        assert end.restart == restart
 
 
 def test_time_limit_asks_first(tmp_path: Path) -> None:

@@ -124,6 +124,9 @@ def test_wrong_number_of_ranks_is_another_matter() -> None:
         ("c[1-2]", ("c1", "c2")),
         ("c[01-03,7],login", ("c01", "c02", "c03", "c7", "login")),
         ("gpu[1,3]-ib,m1", ("gpu1-ib", "gpu3-ib", "m1")),
+        ("r[1-2]n[3-4]", ("r1n3", "r1n4", "r2n3", "r2n4")),
+        ("r[1-2]n[09-10]-ib,x", ("r1n09-ib", "r1n10-ib", "r2n09-ib", "r2n10-ib", "x")),
+        ("a[1],b[2-3]c", ("a1", "b2c", "b3c")),
     ],
 )
 def test_node_expressions(expression: str, names: tuple[str, ...]) -> None:

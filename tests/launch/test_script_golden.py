@@ -1,4 +1,4 @@
-"""The batch script of a layout, word for word; HETERPS_UPDATE_GOLDEN=1 writes the files anew."""
+"""The batch script of a layout, to the letter; HETERPS_UPDATE_GOLDEN=1 writes the files again."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from heterps_hpc.cluster import Cluster, SlurmOptions
 from heterps_hpc.config import Job
 from heterps_hpc.launch.mpi import Flavour
-from heterps_hpc.launch.slurm import render
+from heterps_hpc.launch.slurm.script import render
 from heterps_hpc.layout import Layout
 from tests.launch.values import cpu_pool, gpu_pool, make_cluster, make_job, make_layout
 

@@ -4,9 +4,8 @@ import pytest
 
 from heterps_hpc.cluster import SlurmOptions
 from heterps_hpc.errors import UserError
-from heterps_hpc.launch.slurm import render
 from heterps_hpc.launch.slurm.options import limit_seconds, sbatch_word, slurm_time
-from heterps_hpc.launch.slurm.script import job_name
+from heterps_hpc.launch.slurm.script import job_name, render
 from tests.launch.values import cpu_pool, gpu_pool, make_cluster, make_job, make_layout
 
 

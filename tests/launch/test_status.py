@@ -1,18 +1,21 @@
-"""Where a run stands, told from its files alone; and why it failed."""
+"""Where a run stands, from its files alone; and why it failed."""
 
 import json
+import time
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from heterps_hpc import history
-from heterps_hpc.commands.launch import refuse_mixing
+from heterps_hpc import events
+from heterps_hpc.commands.prepare import refuse_mixing
 from heterps_hpc.errors import UserError
+from heterps_hpc.events import Ended, Launched, RankEnded, Started, Submitted
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.heartbeats import Beat, NodeBeats
 from heterps_hpc.launch.failure import explain
-from heterps_hpc.launch.status import read_status, show
+from heterps_hpc.launch.status import format_value, read_status, resume_command, show
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import make_cluster, make_job, make_layout
 
@@ -26,15 +29,16 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_planned_run(run: RunDir) -> None:
-    assert read_status(run.path).summary == "planned, 3 ranks, not started"
+    assert read_status(run.path).summary == "planned, not started, 3 ranks"
 
 
 def test_running_and_ended_run(run: RunDir) -> None:
-    history.record(run, "start", launcher="mpirun", restart=0)
-    assert read_status(run.path).summary.startswith("running for ")
+    events.record(run, Started(launcher="mpirun"))
+    with run.hold():
+        assert read_status(run.path).summary.startswith("running for ")
     run.metrics.write_text(json.dumps({"kind": "train", "step": 7, "loss": 0.5}) + "\n")
-    (run.checkpoints / "000000005").mkdir()
-    history.record(run, "end", code=3)
+    save(run, 5)
+    events.record(run, Ended(code=3))
     status = read_status(run.path)
     assert status.summary == "stopped after a checkpoint"
     assert status.checkpoints == (5,)
@@ -45,19 +49,19 @@ def test_running_and_ended_run(run: RunDir) -> None:
     assert "step 5" in out.getvalue()
 
 
-def test_failed_run_says_which_rank_and_why(run: RunDir) -> None:
-    history.record(run, "start", launcher="mpirun")
-    history.record(run, "rank_end", rank=2, code=4, reason="rank 2 dense: disk full")
-    history.record(run, "rank_end", rank=0, code=4, reason="a consequence")
-    history.record(run, "end", code=4)
+def test_failed_run_shows_which_rank_and_why(run: RunDir) -> None:
+    events.record(run, Started(launcher="mpirun"))
+    events.record(run, RankEnded(rank=2, code=4, reason="rank 2 dense: disk full"))
+    events.record(run, RankEnded(rank=0, code=4, reason="a consequence"))
+    events.record(run, Ended(code=4))
     reason = read_status(run.path).reason or ""
     assert "rank 2 dense: disk full" in reason
     assert "rank-00002.log" in reason
     assert "consequence" not in reason
 
 
-def test_silent_failure_gives_the_launchers_last_words(run: RunDir) -> None:
-    history.record(run, "start", launcher="mpirun")
+def test_silent_failure_shows_the_launchers_last_output(run: RunDir) -> None:
+    events.record(run, Started(launcher="mpirun"))
     (run.logs / "launcher.log").write_text("=====\nmpirun: no such host\n")
     assert "mpirun: no such host" in (explain(run, ExitCode.RANK_FAILED) or "")
     assert explain(run, ExitCode.DONE) is None
@@ -68,9 +72,74 @@ def test_other_directories_are_refused(tmp_path: Path) -> None:
         read_status(tmp_path)
 
 
-def test_going_on_by_mistake_is_refused(run: RunDir) -> None:
+def save(run: RunDir, step: int) -> None:
+    folder = run.checkpoints / f"{step:09d}"
+    folder.mkdir()
+    (folder / "manifest.json").touch()
+
+
+def test_resuming_by_mistake_is_refused(run: RunDir) -> None:
     refuse_mixing(run, resume=False)
-    (run.checkpoints / "000000005").mkdir()
-    with pytest.raises(UserError, match="checkpoint of step 5; go on from it with --resume"):
+    save(run, 5)
+    with pytest.raises(UserError, match="checkpoint of step 5; continue from it with --resume"):
         refuse_mixing(run, resume=False)
     refuse_mixing(run, resume=True)
+
+
+def test_an_incomplete_checkpoint_is_not_a_checkpoint(run: RunDir) -> None:
+    """A run killed in its first save has nothing to resume; a backup by hand is not ours."""
+    (run.checkpoints / "000000005").mkdir()
+    (run.checkpoints / "000000002.bak").mkdir()
+    (run.checkpoints / "000000002.bak" / "manifest.json").touch()
+    refuse_mixing(run, resume=False)
+    events.record(run, Started(launcher="mpirun"))
+    events.record(run, Ended(code=3))
+    status = read_status(run.path)
+    assert status.checkpoints == ()
+    assert status.summary == "stopped before any checkpoint"
+
+
+def test_a_run_whose_launcher_was_killed_has_ended(run: RunDir) -> None:
+    """Nobody could record the end: what ranks noted counts, and nobody is left."""
+    events.record(run, Started(launcher="mpirun"))
+    assert read_status(run.path).summary == "failed"
+    rank = run.join()
+    assert read_status(run.path).summary.startswith("running for ")
+    assert rank is not None
+    rank.close()
+    save(run, 7)
+    events.record(run, RankEnded(rank=0, code=3))
+    assert read_status(run.path).summary == "stopped after a checkpoint"
+
+
+def test_ranks_that_someone_else_started_are_seen(run: RunDir) -> None:
+    now = time.time()
+    beat = Beat(rank=0, role="sparse", stage=0, host="n", pid=1, step=2, phase="pull",
+                at=now, since=now)  # fmt: skip
+    node = NodeBeats(node="n", written_at=now, every_seconds=5.0, beats=(beat,))
+    node.save(run.heartbeats / "n.json")
+    status = read_status(run.path)
+    assert status.summary == "running"
+    assert len(status.ranks) == 1
+    events.record(run, Started(launcher="srun"))
+    events.record(run, Ended(code=3))
+    assert read_status(run.path).ranks == ()  # they do not wait any more
+
+
+def test_the_way_to_continue_is_where_it_ran(run: RunDir) -> None:
+    events.record(run, Launched(on="slurm"))
+    events.record(run, Submitted(job_id=7))
+    events.record(run, Started(launcher="srun", job_id=7))
+    assert resume_command(run) == f"heterps launch --resume --on slurm {run.path}"
+    events.record(run, Launched(on="local"))
+    events.record(run, Started(launcher="mpirun"))
+    assert resume_command(run) == f"heterps launch --resume {run.path}"
+
+
+def test_numbers_are_written_in_full() -> None:
+    assert [format_value(value) for value in (40000.0, 40000, 0.123456, "x")] == [
+        "40,000",
+        "40,000",
+        "0.1235",
+        "x",
+    ]

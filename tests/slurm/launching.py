@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterps_hpc import history
+from heterps_hpc import events
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch import slurm as launcher
+from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.progress import last_metrics
+from heterps_hpc.launch.restart_policy import allows_restart
+from heterps_hpc.launch.slurm.job_state import state
+from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import BEHAVE, ROOT, cpu_pool, gpu_pool, make_cluster, make_job
@@ -41,12 +44,26 @@ ONE_PER_NODE = CLUSTER.model_copy(
 class Launched:
     """A job that the launcher submitted."""
 
-    run: RunDir
+    request: LaunchRequest
     job_id: int
     slurm: SlurmClient
 
+    @property
+    def run(self) -> RunDir:
+        return self.request.run
+
     def wait(self, seconds: float = 60.0) -> ExitCode:
-        return launcher.wait(self.run.path, poll_seconds=0.3, limit_seconds=seconds)
+        return SlurmLauncher(poll_seconds=0.3).follow(self.request, limit_seconds=seconds)
+
+    def wait_with_restarts(self, seconds: float = 150.0) -> ExitCode:
+        """As `heterps launch` does: what Slurm cannot requeue is submitted again."""
+        code = self.wait(seconds)
+        max_restarts = self.request.job.launch.max_restarts
+        while allows_restart(events.read(self.run), code, max_restarts):
+            self.job_id = SlurmLauncher().queue(self.request)
+            self.slurm.jobs.append(self.job_id)
+            code = self.wait(seconds)
+        return code
 
     def facts(self, restart: int = 0) -> list[dict[str, Any]]:
         files = sorted(self.run.path.glob(f"rank-*-{restart}.json"))
@@ -85,18 +102,18 @@ class Launched:
 
     def queued_again(self) -> bool:
         """Whether all components wait for another start."""
-        state = launcher.state(self.job_id)
-        assert state is not None
-        return all(part.waiting and part.restarts for part in state.components)
+        now = state(self.job_id)
+        assert now is not None
+        return all(part.waiting and part.restarts for part in now.components)
 
     def node_of(self, component: int) -> str:
         """The node (or nodes) that Slurm gave a component."""
-        state = launcher.state(self.job_id)
-        assert state is not None
-        return state.components[component].nodes
+        now = state(self.job_id)
+        assert now is not None
+        return now.components[component].nodes
 
     def events(self) -> list[str]:
-        return [event["event"] for event in history.read(self.run)]
+        return [event.kind for event in events.read(self.run).events]
 
     def log(self) -> str:
         return "".join(file.read_text() for file in sorted(self.run.logs.glob("slurm-*.log")))
@@ -117,6 +134,11 @@ def launch(
     job = make_job(name, **{"time_limit_minutes": 5, **limits})
     job.save(run.job)
     (run.path / "behave.json").write_text(json.dumps(orders))
-    job_id = launcher.submit(run.path, layout, cluster, job, program=BEHAVE)
+    return submit(slurm, LaunchRequest(run, layout, job, cluster, BEHAVE))
+
+
+def submit(slurm: SlurmClient, request: LaunchRequest) -> Launched:
+    """Queue a job; it is cancelled with the test's."""
+    job_id = SlurmLauncher().queue(request)
     slurm.jobs.append(job_id)
-    return Launched(run, job_id, slurm)
+    return Launched(request, job_id, slurm)

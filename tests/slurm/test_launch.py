@@ -7,8 +7,9 @@ import pytest
 from heterps_hpc.cluster import SlurmOptions
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch import slurm as launcher
-from heterps_hpc.launch.slurm.follow import cancel
+from heterps_hpc.launch.slurm.job_state import state
+from heterps_hpc.launch.slurm.launcher import SlurmLauncher
+from heterps_hpc.rundir import RunDir
 from tests.launch.values import cpu_pool, gpu_pool, make_cluster, make_layout
 from tests.slurm.client import SlurmClient
 from tests.slurm.launching import CLUSTER, SITE, launch
@@ -35,7 +36,7 @@ def test_ranks_are_where_the_layout_says(slurm: SlurmClient, tmp_path: Path) -> 
     on_node = [fact["node"] for fact in facts]
     assert max(on_node.count(node) for node in ("c1", "c2")) <= 4
     assert max(on_node.count(node) for node in ("g1", "g2")) <= 2
-    assert job.events() == ["submit", "start", "end"]
+    assert job.events() == ["submit", "start", "ranks_done", "end"]
 
 
 def test_three_components_are_one_world(slurm: SlurmClient, tmp_path: Path) -> None:
@@ -64,10 +65,10 @@ def test_pool_used_by_two_stages_is_one_plain_job(slurm: SlurmClient, tmp_path: 
 def test_one_failed_rank_ends_the_job(slurm: SlurmClient, tmp_path: Path) -> None:
     job = launch(slurm, tmp_path, TWO_AND_TWO, {"3": "die", "default": "wait"})
     assert job.wait() == ExitCode.RANK_FAILED
-    state = launcher.state(job.job_id)
-    assert state is not None
-    assert [component.state for component in state.components] == ["FAILED", "FAILED"]
-    assert {component.exit_code for component in state.components} == {ExitCode.RANK_FAILED}
+    now = state(job.job_id)
+    assert now is not None
+    assert [component.state for component in now.components] == ["FAILED", "FAILED"]
+    assert {component.exit_code for component in now.components} == {ExitCode.RANK_FAILED}
 
 
 def test_users_error_is_not_tried_again(slurm: SlurmClient, tmp_path: Path) -> None:
@@ -103,17 +104,17 @@ def test_cancel_ends_every_component(slurm: SlurmClient, tmp_path: Path) -> None
     job.wait_for_ranks(4)
     with pytest.raises(UserError, match=f"job {job.job_id} of this run is still there"):
         launch(slurm, tmp_path, TWO_AND_TWO, {"default": "wait"})
-    cancel(tmp_path)
+    SlurmLauncher().cancel(RunDir(tmp_path), save=False)
     assert job.wait() == ExitCode.STOPPED
     assert slurm.states(job.job_id) == ["CANCELLED", "CANCELLED"]
     with pytest.raises(UserError, match="has ended already"):
-        cancel(tmp_path)
+        SlurmLauncher().cancel(RunDir(tmp_path), save=False)
 
 
 def test_cancel_after_saving_is_not_undone_by_a_requeue(slurm: SlurmClient, tmp_path: Path) -> None:
     job = launch(slurm, tmp_path, TWO_AND_TWO, {"default": "wait"}, max_restarts=3)
     job.wait_for_ranks(4)
-    cancel(tmp_path, save=True)
+    SlurmLauncher().cancel(RunDir(tmp_path), save=True)
     assert job.wait() == ExitCode.STOPPED
     assert job.events().count("start") == 1
 
@@ -132,7 +133,7 @@ def test_impossible_component_is_refused_before_queueing(
     assert slurm.jobs == []
 
 
-def test_unknown_partition_is_refused_in_slurms_words(slurm: SlurmClient, tmp_path: Path) -> None:
+def test_unknown_partition_is_refused_as_slurm_words_it(slurm: SlurmClient, tmp_path: Path) -> None:
     cluster = make_cluster(cpu_pool(partition="cpux"), gpu_pool(), **SITE)
     layout = make_layout(cluster, ("cpu", 1), ("gpu", 1))
     with pytest.raises(UserError, match=r"component 0 .*'cpux'.*invalid partition"):

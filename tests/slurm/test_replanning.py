@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from heterps_hpc import history
+from heterps_hpc import events
 from heterps_hpc.cluster import Cluster
-from heterps_hpc.commands.launch import launch_slurm
+from heterps_hpc.commands.launch import start
 from heterps_hpc.commands.plan import plan
 from heterps_hpc.commands.prepare import model_of, ready_data
 from heterps_hpc.config import Goal, Job, PlanSpec
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch import local
-from heterps_hpc.launch.slurm import follow
+from heterps_hpc.launch.launcher import LaunchRequest
+from heterps_hpc.launch.local import LocalLauncher
+from heterps_hpc.launch.slurm import launcher
+from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.layout import Layout
 from heterps_hpc.profile import LayerInfo, Profile, TensorInfo, Timing
 from heterps_hpc.rundir import RunDir
@@ -37,7 +39,7 @@ SECONDS = {"cpu": (0.1, 0.1), "gpu": (0.3, 0.001)}
 @pytest.fixture(autouse=True)
 def _give_nodes_up_soon(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody revives them: no need to hope for three minutes."""
-    monkeypatch.setattr(follow, "_REQUEUE_SECONDS", 5.0)
+    monkeypatch.setattr(launcher, "_REQUEUE_SECONDS", 5.0)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def expected(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Learned:
     """What the first plan learns under one mpirun, undisturbed."""
     run, layout = planned(tmp_path_factory.mktemp("local"), job, ONE_PER_NODE)
-    code = local.run(run.path, layout, job, environment={"PYTHONPATH": str(ROOT)})
+    here = LocalLauncher(environment={"PYTHONPATH": str(ROOT)})
+    code = here.start(LaunchRequest(run, layout, job, ONE_PER_NODE))
     assert code == ExitCode.DONE
     return result(run)
 
@@ -114,13 +117,14 @@ def launched(
     """`heterps launch --on slurm`, waiting in a thread; its jobs are cancelled with the test's."""
 
     def submitted() -> list[int]:
-        return [e["job_id"] for e in history.read(run) if e["event"] in ("submit", "resubmit")]
+        return [event.job_id for event in events.read(run).of(events.Submitted)]
 
+    request = LaunchRequest(run, layout, job, ONE_PER_NODE)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(launch_slurm, job, ONE_PER_NODE, layout, run)
+        waiting = pool.submit(start, SlurmLauncher(), request)
         try:
             slurm.wait_for("the job is submitted", lambda: bool(submitted()) or waiting.done())
-            yield Launched(run, submitted()[0], slurm), waiting
+            yield Launched(request, submitted()[0], slurm), waiting
         finally:
             while not waiting.done():  # the test has failed: end whatever the thread waits for
                 slurm.run("scancel", *map(str, submitted()), check=False)
@@ -133,13 +137,13 @@ def ranks_of(layout: Layout) -> dict[str, int]:
 
 
 def resumed_steps(run: RunDir) -> list[int]:
-    """The steps from which the first rank went on, as its log says."""
+    """The steps from which the first rank continued, by its log."""
     return [int(step) for step in re.findall(r"resumed at step (\d+)", run.rank_log(0).read_text())]
 
 
 def saved_steps(run: RunDir) -> list[int]:
     """The steps whose checkpoints are complete."""
-    return [e["step"] for e in history.read(run) if e["event"] == "checkpoint"]
+    return [event.step for event in events.read(run).of(events.CheckpointSaved)]
 
 
 def only_keys(found: Learned) -> Learned:
@@ -154,7 +158,7 @@ def only_keys(found: Learned) -> Learned:
         pytest.param(("c1", "c2"), {"gpu": 2}, id="a whole pool, the leader's"),
     ],
 )
-def test_the_rest_of_the_nodes_goes_on(
+def test_the_rest_of_the_nodes_continues(
     dead: tuple[str, ...],
     left: dict[str, int],
     slurm: SlurmClient,
@@ -170,9 +174,9 @@ def test_the_rest_of_the_nodes_goes_on(
         for node in dead:
             slurm.cluster.kill_node(node)
         assert waiting.result(timeout=300) == ExitCode.DONE, first.log()
-    again = history.last(history.read(run), "planned_again")
+    again = events.read(run).last(events.PlannedAgain)
     assert again is not None
-    assert again["room"] == {"cpu": 2 - len(dead), "gpu": 2}
+    assert again.capacity == {"cpu": 2 - len(dead), "gpu": 2}
     assert ranks_of(Layout.load(run.layout)) == left
     assert first.events().count("start") == 2
     (step,) = resumed_steps(run)

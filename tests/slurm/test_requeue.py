@@ -1,4 +1,4 @@
-"""Signals, requeues and dead nodes: a run goes on or ends, and never hangs."""
+"""Signals, requeues and dead nodes: a run continues or ends, and never hangs."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_signal_then_requeue_then_end(slurm: SlurmClient, tmp_path: Path) -> Non
     assert job.wait() == ExitCode.DONE, job.log()
     assert [fact["restart"] for fact in job.facts(restart=1)] == [1, 1]
     events = [event for event in job.events() if event != "rank_end"]
-    assert events == ["submit", "start", "end", "start", "end"]
+    assert events == ["submit", "start", "end", "start", "ranks_done", "end"]
 
 
 def test_restarts_are_counted_to_their_limit(slurm: SlurmClient, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_restarts_are_counted_to_their_limit(slurm: SlurmClient, tmp_path: Path)
 @pytest.mark.slow
 def test_ranks_that_outlive_srun_requeue_the_job(slurm: SlurmClient, tmp_path: Path) -> None:
     """srun dies with its node; Slurm has not noticed yet when the other component's ranks fail."""
-    job = launch(slurm, tmp_path, ONE_AND_ONE, {"default": "fail when told"}, max_restarts=1)
+    job = launch(slurm, tmp_path, ONE_AND_ONE, {"default": "fail on order"}, max_restarts=1)
     job.wait_for_ranks(2)
     job.wait_for_watcher()
     slurm.cluster.kill_node(job.node_of(0))

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch import local
-from heterps_hpc.launch import slurm as launcher
 from heterps_hpc.launch.failure import explain
+from heterps_hpc.launch.launcher import LaunchRequest
+from heterps_hpc.launch.local import LocalLauncher
+from heterps_hpc.launch.slurm.job_state import state
 from tests.faults.runs import Learned, different_bits
 from tests.launch.values import ROOT
 from tests.slurm.client import SlurmClient
@@ -33,7 +34,8 @@ def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Learned:
     """What the same layout learns under one mpirun, without interruption."""
     job = make_job(data)
     run, layout = prepare(tmp_path_factory.mktemp("local"), job)
-    code = local.run(run.path, layout, job, environment={"PYTHONPATH": str(ROOT)})
+    launcher = LocalLauncher(environment={"PYTHONPATH": str(ROOT)})
+    code = launcher.start(LaunchRequest(run, layout, job, CLUSTER))
     assert code == ExitCode.DONE
     return result(run)
 
@@ -51,7 +53,7 @@ def test_two_and_two_ranks_learn_the_same_bits(
     assert "preflight" in job.events()
 
 
-def test_requeue_after_the_signal_goes_on_bit_for_bit(
+def test_requeue_after_the_signal_continues_bit_for_bit(
     slurm: SlurmClient, tmp_path: Path, data: Path, expected: Learned
 ) -> None:
     job = train_on_slurm(slurm, tmp_path, make_job(data, max_restarts=1))
@@ -78,8 +80,8 @@ def come_back(job: Launched) -> None:
     """After a node's death: until all of the job waits for another start, or has ended."""
 
     def settled() -> bool:
-        state = launcher.state(job.job_id)
-        return state is not None and (state.ended or job.queued_again())
+        now = state(job.job_id)
+        return now is not None and (now.ended or job.queued_again())
 
     job.slurm.wait_for("the job is requeued or ends itself", settled, 180)
 
@@ -111,5 +113,5 @@ def test_runs_survive_the_death_of_nodes(
     for job in (first, second):
         if job.queued_again():
             job.skip_the_delay()
-        assert job.wait(150) == ExitCode.DONE, job.log()
+        assert job.wait_with_restarts() == ExitCode.DONE, job.log()
         assert_same_bits(job, expected)

@@ -8,14 +8,14 @@ from heterps_hpc.checkpoint import newest
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.launch import slurm as launcher
+from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.sharding import bind_plan
 from tests.faults.runs import Learned, learned
 from tests.slurm.client import SlurmClient
-from tests.slurm.launching import CLUSTER, Launched
+from tests.slurm.launching import CLUSTER, Launched, submit
 
 NUM_STEPS = 240
 
@@ -76,9 +76,7 @@ def train_on_slurm(
 ) -> Launched:
     """Submit the real trainer."""
     run, layout = prepare(directory, job, sparse_pool)
-    job_id = launcher.submit(run.path, layout, cluster, job)
-    slurm.jobs.append(job_id)
-    return Launched(run, job_id, slurm)
+    return submit(slurm, LaunchRequest(run, layout, job, cluster))
 
 
 def result(run: RunDir) -> Learned:

@@ -5,6 +5,7 @@ import pytest
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import starts
 from heterps_hpc.config import Job
+from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.profile import LayerInfo, PoolTiming
 from heterps_hpc.profiling.fit import amdahl, fit_profile
 from heterps_hpc.profiling.measurement import LinkTime, Measured
@@ -81,6 +82,6 @@ def test_one_rank_alone_is_measured_beside_full_nodes() -> None:
         },
         "test",
     )
-    assert starts(job, CLUSTER.pools[0], "slurm") == [(1, 1), (1, 4), (2, 4)]
+    assert starts(job, CLUSTER.pools[0], SlurmLauncher()) == [(1, 1), (1, 4), (2, 4)]
     single = CLUSTER.pools[0].model_copy(update={"cores_per_node": 1})
-    assert starts(job, single, "slurm") == [(1, 1), (2, 2)]
+    assert starts(job, single, SlurmLauncher()) == [(1, 1), (2, 2)]

@@ -1,7 +1,7 @@
-"""What Slurm says about a job, component by component.
+"""The state of a job, component by component, as Slurm reports it.
 
 `scontrol show job` rather than `squeue --json`: it answers for one job only, cheaply, and its
-words have been the same for many versions.
+format has been the same for many versions.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def state(job_id: int) -> JobState | None:
     try:
         text = call("scontrol", "--oneliner", "show", "job", str(job_id))
     except SlurmRefusal as refusal:
-        if "Invalid job id" in refusal.words:
+        if "Invalid job id" in refusal.reason:
             return None
         raise
     return parse(text)

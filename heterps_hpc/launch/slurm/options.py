@@ -31,7 +31,7 @@ _REFUSED = {
     **dict.fromkeys(["-W", "--wait"], "`heterps launch --wait` waits, and shows progress"),
     "--multi-prog": "one srun starts all components already",
 }
-_SINGLETON = "a job of several components with this dependency waits for itself for ever"
+_SINGLETON = "a job of several components with this dependency waits for itself forever"
 
 
 def sbatch_word(word: str) -> str:

@@ -13,20 +13,14 @@ import jinja2
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.launch.mpi import Flavour
-from heterps_hpc.launch.mpi_env import mpi_environment
-from heterps_hpc.launch.rank_command import (
-    RANK_PROGRAM,
-    rank_command,
-    thread_environment,
-    with_environment,
-)
+from heterps_hpc.launch.mpi import Flavour, mpi_environment
+from heterps_hpc.launch.rank_command import RANK_PROGRAM, rank_command
 from heterps_hpc.launch.slurm import options
 from heterps_hpc.layout import Component, Layout
 from heterps_hpc.rundir import RunDir
 
 _PLUGIN: dict[Flavour, str] = {"mpich": "pmi2", "openmpi": "pmix"}
-_MOST_SECONDS_TO_SAVE = 120
+_MAX_SECONDS_TO_SAVE = 120
 
 
 def render(
@@ -38,15 +32,18 @@ def render(
     flavour: Flavour = "mpich",
     python: str | None = None,
     program: str = RANK_PROGRAM,
+    max_requeues: int | None = None,
 ) -> str:
-    """The batch script of a layout."""
+    """The batch script of a layout; `max_requeues`, if starts were made before this job."""
     run = RunDir(run_dir)
     limit = options.limit_seconds(job, cluster)
     headers = [
         options.component_options(component, cluster, options.slurm_time(limit))
         for component in layout.components
     ]
-    headers[0] = [*_job_options(job, run.path, limit), *headers[0]]
+    if max_requeues is None:
+        max_requeues = job.launch.max_restarts
+    headers[0] = [*_job_options(job, run, limit, requeue=max_requeues > 0), *headers[0]]
     site = cluster.site
     for line in (*site.setup, *site.modules, *site.prefix, *site.srun_options):
         if "\n" in line or "\0" in line:
@@ -66,8 +63,11 @@ def render(
         srun=["srun", f"--mpi={site.srun_mpi or plugin_of(flavour)}", "--kill-on-bad-exit=1"],
         parts=_srun_parts(layout, cluster, job, run.path, python, program),
         history=run.history,
-        max_restarts=job.launch.max_restarts,
-        after=[*site.prefix, python, "-m", "heterps_hpc.launch.slurm.epilogue", str(run.path)],
+        max_requeues=max_requeues,
+        epilogue=[
+            *(*site.prefix, python, "-m", "heterps_hpc.launch.slurm.epilogue"),
+            *(str(run.path), "--ranks", str(layout.num_ranks)),
+        ],
     )
 
 
@@ -91,22 +91,22 @@ def job_name(name: str) -> str:
     return f"heterps-{slug or 'run'}"[:64]
 
 
-def _job_options(job: Job, run_dir: Path, limit_seconds: int) -> list[str]:
+def _job_options(job: Job, run: RunDir, limit_seconds: int, *, requeue: bool) -> list[str]:
     """Options of the whole job; they stand in component 0 and the others inherit them."""
-    options.check_words("run directory", str(run_dir))
-    if "\\" in str(run_dir):
+    options.check_words("run directory", str(run.path))
+    if "\\" in str(run.path):
         raise UserError(
-            f"run directory {str(run_dir)!r} has a backslash, which Slurm takes for an escape; "
+            f"run directory {str(run.path)!r} has a backslash, which Slurm takes for an escape; "
             "choose another with --run-dir"
         )
-    before_end = min(_MOST_SECONDS_TO_SAVE, limit_seconds // 5)
-    log = str(run_dir / "logs").replace("%", "%%")
+    before_end = min(_MAX_SECONDS_TO_SAVE, limit_seconds // 5)
+    log = f"{str(run.slurm_log.parent).replace('%', '%%')}/{run.slurm_log.name}"
     return [
         f"--job-name={job_name(job.name)}",
-        f"--output={log}/slurm-%j.log",
+        f"--output={log}",
         "--open-mode=append",
         f"--signal=USR1@{before_end}",
-        "--requeue" if job.launch.max_restarts else "--no-requeue",
+        "--requeue" if requeue else "--no-requeue",
     ]
 
 
@@ -126,8 +126,8 @@ def _srun_parts(
         # a plain job has no groups, and srun fails when one is named
         group = [f"--het-group={number}"] if len(layout.components) > 1 else []
         words = [*group, *options.srun_options(component, cluster, job.launch.bind)]
-        command = rank_command(run_dir, number, python, cluster.site.prefix, program)
-        command = with_environment(thread_environment(component), command)
+        prefix = cluster.site.prefix
+        command = rank_command(run_dir, number, component, python, prefix, program)
         parts.append(_Part(words, command))
     return parts
 

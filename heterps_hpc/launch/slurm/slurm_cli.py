@@ -1,4 +1,4 @@
-"""Slurm's own programs, called with a clean environment; its refusals in its own words."""
+"""Slurm's own programs, called with a clean environment; its refusals as it worded them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LIMIT_SECONDS = 60.0
 
 
 class SlurmRefusal(UserError):
-    """Slurm said no; `words` is what it said."""
+    """Slurm refused; `reason` is its own message."""
 
-    def __init__(self, message: str, words: str) -> None:
+    def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
-        self.words = words
+        self.reason = reason
 
 
 def call(*command: str, cwd: Path | None = None) -> str:
@@ -49,6 +49,6 @@ def call(*command: str, cwd: Path | None = None) -> str:
             f"{name} did not answer within {_LIMIT_SECONDS:.0f} s; try `scontrol ping`"
         ) from None
     if done.returncode != 0:
-        words = " ".join((done.stderr or done.stdout).split()).replace(f"{name}: error: ", "")
-        raise SlurmRefusal(f"{name}: {words or f'exit code {done.returncode}'}", words)
+        reason = " ".join((done.stderr or done.stdout).split()).replace(f"{name}: error: ", "")
+        raise SlurmRefusal(f"{name}: {reason or f'exit code {done.returncode}'}", reason)
     return done.stdout

@@ -19,7 +19,7 @@ import psutil
 import torch
 from mpi4py import MPI
 
-from heterps_hpc import __version__, history
+from heterps_hpc import __version__, events
 from heterps_hpc.cluster import Link
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -82,7 +82,8 @@ def preflight(
     if comm.rank == 0 and run_dir is not None:
         nodes = {each.node: each.free_bytes for each in infos}
         shown = [link.model_dump(mode="json") for link in links]
-        history.record(run_dir, "preflight", mpi=_mpi_library(), free_bytes=nodes, links=shown)
+        passed = events.PreflightPassed(mpi=_mpi_library(), free_bytes=nodes, links=shown)
+        events.record(run_dir, passed)
     return links
 
 

@@ -9,15 +9,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from heterps_hpc.layout import Layout
 from heterps_hpc.runtime.device import CPU, Visible, device_problem
 
 # Where launchers let a rank know how many it is one of.
 SIZE_VARIABLES = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-
-
-_NODES = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)")
 
 
 @dataclass(frozen=True)
@@ -185,16 +183,23 @@ def _by_node(infos: Sequence[RankInfo]) -> dict[str, list[RankInfo]]:
 
 
 def expand_nodes(expression: str) -> tuple[str, ...]:
-    """Node names of a Slurm expression such as `c[1-3,7],login`."""
+    """Node names of a Slurm expression such as `c[1-3,7],login` or `r[1-2]n[03-04]-ib`."""
     names: list[str] = []
-    for prefix, ranges, suffix in re.findall(
-        r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", expression
-    ):
-        if not ranges:
-            names.append(prefix + suffix)
-            continue
-        for part in ranges.split(","):
-            first, _, last = part.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                names.append(f"{prefix}{number:0{len(first)}d}{suffix}")
+    for item in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", expression):
+        # text and the contents of brackets take turns
+        parts = [
+            _expand_ranges(part) if number % 2 else [part]
+            for number, part in enumerate(re.split(r"\[([^\]]*)\]", item))
+        ]
+        names += ("".join(choice) for choice in product(*parts))
     return tuple(names)
+
+
+def _expand_ranges(ranges: str) -> list[str]:
+    """The numbers of `01-03,7`, as wide as they are written."""
+    numbers: list[str] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        width = len(first)
+        numbers += (f"{number:0{width}d}" for number in range(int(first), int(last or first) + 1))
+    return numbers

@@ -14,11 +14,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from mpi4py import MPI
 
-from heterps_hpc import history
+from heterps_hpc import events
 from heterps_hpc.config import WatchSpec
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_beats
@@ -119,7 +118,8 @@ class Watchdog:
         if self._spec.on_stall != "stop" or self._over.wait(SECONDS_FOR_LAST_LINES):
             return
         with _whatever_the_disk_says():
-            history.record(self._run_dir, "rank_end", rank=self._rank, code=int(ExitCode.STALLED))
+            end = events.RankEnded(rank=self._rank, code=int(ExitCode.STALLED))
+            events.record(self._run_dir, end)
         MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
 
     def _is_reporter(self) -> bool:
@@ -136,20 +136,17 @@ class Watchdog:
             lines = [self._marks.describe_missing()]
         else:
             lines = describe_all(self._run_dir)
-        report = self._run_dir.logs / f"stall-{self._timer.step:09d}.txt"
+        report = self._run_dir.stall_report(self._timer.step)
         what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
         with _whatever_the_disk_says():
             report.write_text("\n".join([*lines, "", self._all_stacks()]), encoding="utf-8")
-            history.record(self._run_dir, "stall", step=self._timer.step, ranks=lines)
+            events.record(self._run_dir, events.Stalled(step=self._timer.step, ranks=lines))
         log.error("%s\n%s", what, "\n".join(lines))
         sys.stderr.write("\n".join([f"heterps: {what}", *lines]) + "\n")
         sys.stderr.flush()
 
-    def _stack_file(self, rank: int) -> Path:
-        return self._run_dir.logs / f"stack-{rank:05d}.txt"
-
     def _dump_stacks(self) -> None:
-        with self._stack_file(self._rank).open("w") as file:
+        with self._run_dir.stack(self._rank).open("w") as file:
             faulthandler.dump_traceback(file, all_threads=True)
 
     def _all_stacks(self) -> str:
@@ -157,7 +154,7 @@ class Watchdog:
         recent = time.time() - 2 * _SECONDS_FOR_REPORT
         parts = []
         for rank in range(self._layout.num_ranks):
-            path = self._stack_file(rank)
+            path = self._run_dir.stack(rank)
             fresh = path.exists() and path.stat().st_mtime > recent
             text = path.read_text(errors="replace") if fresh else "no stack: the rank is silent\n"
             parts.append(f"rank {rank}:\n{text}")

@@ -22,7 +22,7 @@ def measure_links(start: Start) -> End:
     everyone = world.gather(ping_components(world, layout), root=0)
     if everyone is not None:
         links = tuple(link for part in everyone for link in part)
-        MeasuredLinks(links=links).save(start.run_dir.path / "links.json")
+        MeasuredLinks(links=links).save(start.run_dir.measured_links)
     return End()
 
 

@@ -56,7 +56,7 @@ def measure(start: Start) -> End:
     everyone = world.gather(found if group.rank == 0 else None, root=0)
     if everyone is not None:
         groups = [item for item in everyone if item is not None]
-        _average(groups).save(start.run_dir.path / "measured.json")
+        _average(groups).save(start.run_dir.measured)
     training.close()
     rank.close()
     return End()

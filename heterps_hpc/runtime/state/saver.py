@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from heterps_hpc import history
+from heterps_hpc import events
 from heterps_hpc.checkpoint import Manifest, ShardSpec
 from heterps_hpc.checkpoint.store import directory_of, discard, keep_last, publish, shard_name
 from heterps_hpc.phases import Phase
@@ -164,7 +164,8 @@ class Saver:
             except (OSError, SaveFailed) as error:
                 self._failure = f"checkpoint of step {save.step} not written: {error}"
                 log.error("%s; earlier checkpoints stay as they are", self._failure)
-                history.record(self._run_dir, "save_failed", step=save.step, why=str(error))
+                failure = events.SaveFailure(step=save.step, why=str(error))
+                events.record(self._run_dir, failure)
 
     def _publish(self, save: _Save, reports: list[Report]) -> None:
         directory = directory_of(self._run_dir.checkpoints, save.step)
@@ -181,14 +182,13 @@ class Saver:
         seconds = round(time.monotonic() - save.began, 3)
         size = manifest.num_bytes
         log.info("checkpoint of step %d: %.1f MB in %.1f s", save.step, size / 1e6, seconds)
-        history.record(
-            self._run_dir,
-            "checkpoint",
+        saved = events.CheckpointSaved(
             step=save.step,
             num_bytes=size,
             seconds=seconds,
             pause_seconds=round(save.pause_seconds, 6),
         )
+        events.record(self._run_dir, saved)
 
     def _manifest(self, step: int, reports: list[Report]) -> Manifest:
         state = self._state

@@ -1,6 +1,6 @@
 """A rank that does as RUN_DIR/behave.json says: leave with a code, wait, fail, die, or stop.
 
-It is started exactly as the trainer is, so it tells what a launcher really does.
+It is started exactly as the trainer is, so it shows what a launcher really does.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from heterps_hpc.history import record
+from heterps_hpc.events import RankEnded, record
 from heterps_hpc.rundir import RunDir
 
 LIMIT_SECONDS = 60.0  # a forgotten rank ends by itself
@@ -41,13 +41,13 @@ def main() -> int:
     if order == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if order == "raise":
-        raise RuntimeError("as told")
+        raise RuntimeError("as ordered")
     if order == "wait" or (order == "wait first" and facts["restart"] == 0):
         give_up = time.monotonic() + LIMIT_SECONDS
         while not asked and time.monotonic() < give_up:
             time.sleep(0.05)
         return leave(run_dir, 3 if asked else 1)
-    if order == "fail when told" and facts["restart"] == 0:
+    if order == "fail on order" and facts["restart"] == 0:
         give_up = time.monotonic() + LIMIT_SECONDS
         while not (run_dir / "fail").exists() and time.monotonic() < give_up:
             time.sleep(0.05)
@@ -58,7 +58,7 @@ def main() -> int:
 def leave(run_dir: Path, code: int) -> int:
     """Note the code as the trainer does; a stop that all agreed on must not abort the world."""
     if code:
-        record(RunDir(run_dir), "rank_end", rank=MPI.COMM_WORLD.rank, code=code)
+        record(RunDir(run_dir), RankEnded(rank=MPI.COMM_WORLD.rank, code=code))
     if code == 3:
         MPI.Finalize()
     return code

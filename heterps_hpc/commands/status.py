@@ -1,0 +1,12 @@
+"""`heterps status`: where a run stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def status(run_dir: Path) -> None:
+    """Print state, progress, checkpoints and what each rank does."""
+    from heterps_hpc.launch.status import show
+
+    show(run_dir)

@@ -1,0 +1,84 @@
+"""Launcher: the one way from a layout to running ranks, by mpirun here or by Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from heterps_hpc.cluster import Cluster, Pool
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.rank_command import RANK_PROGRAM
+from heterps_hpc.layout import Layout
+from heterps_hpc.rundir import RunDir
+
+Capacity = Mapping[str, int]  # ranks that each pool can give now
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What to start, and where its files are."""
+
+    run: RunDir
+    layout: Layout
+    job: Job
+    cluster: Cluster
+    program: str = RANK_PROGRAM
+
+
+def _ignore(_: Any) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who wants to hear what happens meanwhile."""
+
+    line: Callable[[str], None] = _ignore  # a line that ranks or their launcher printed
+    progress: Callable[[dict[str, Any]], None] = _ignore  # a record of metrics.jsonl
+    state: Callable[[str], None] = _ignore  # the state of the job has changed
+
+
+class Launcher(Protocol):
+    """Starts ranks, waits for their end, and knows what its nodes can hold."""
+
+    @property
+    def name(self) -> str:
+        """As `--on` names it."""
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether one machine plays the nodes of all pools."""
+
+    def start(self, request: LaunchRequest, listener: Listener) -> ExitCode:
+        """Start the ranks once and wait for their end; they continue from the newest checkpoint."""
+
+    def submit(self, request: LaunchRequest) -> str:
+        """Start the ranks without waiting for them; a line for the user."""
+
+    def preview(self, request: LaunchRequest) -> str:
+        """What `start` would run: the command, or the batch script."""
+
+    def capacity(self, cluster: Cluster, job: Job) -> Capacity:
+        """Ranks that each pool can give now."""
+
+    def node_capacity(self, pool: Pool) -> int:
+        """Ranks that one node of a pool really runs at a time."""
+
+    def cancel(self, run: RunDir, *, save: bool) -> str:
+        """End the run, after a checkpoint if `save`; a line for the user."""
+
+
+def launcher_for(on: str) -> Launcher:
+    """The launcher that `--on` names."""
+    if on == "local":
+        from heterps_hpc.launch.local import LocalLauncher
+
+        return LocalLauncher()
+    if on == "slurm":
+        from heterps_hpc.launch.slurm.launcher import SlurmLauncher
+
+        return SlurmLauncher()
+    raise UserError(f"--on is {on!r}; valid: local, slurm")

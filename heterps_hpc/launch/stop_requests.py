@@ -1,0 +1,67 @@
+"""Signals that ask `heterps` to stop: stop means stop, whatever it is doing.
+
+while ranks run         counted: the ranks save and end (twice: they end at once)
+at any other moment     StopRequested ends the command: one line and exit code 3
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+class StopRequested(BaseException):
+    """The user or the system wants us to stop; not an Exception, so that nothing swallows it."""
+
+
+class _Handlers:
+    """Takes over the signals, and gives them back."""
+
+    def __init__(self) -> None:
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in SIGNALS:
+            # nohup and background shells have some ignored: they stay so
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            try:
+                self._before[number] = signal.signal(number, self._note)
+            except ValueError:  # not the main thread: whoever owns the signals stops us otherwise
+                break
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
+
+
+class StopAtOnce(_Handlers):
+    """Ends whatever we do by an exception that names the signal."""
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        raise StopRequested(f"stopped by {signal.Signals(number).name}")
+
+
+class StopRequests(_Handlers):
+    """Counts the signals instead of ending by them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.first = ""
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.first = self.first or signal.Signals(number).name
+        self.count += 1

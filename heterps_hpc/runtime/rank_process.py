@@ -1,0 +1,104 @@
+"""The process of one rank, whatever it computes: it ends with its launcher and reports its end.
+
+Runs first in every rank, before the heavy imports: a rank that is stopped or stuck in its first
+seconds must not outlive its launcher either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import os
+import runpy
+import signal
+import sys
+import threading
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LAUNCHER_PID = "HETERPS_LAUNCHER_PID"
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_TRAINING = "heterps_hpc.runtime.rank_main"
+
+
+def main(arguments: list[str]) -> int:
+    """Run this rank's program; all ranks together note when all of them are done."""
+    end_with_launcher()
+    options, rest = _parse(arguments)
+    for name in _THREAD_VARIABLES if options.threads else ():
+        os.environ[name] = str(options.threads)  # before the libraries that read it are loaded
+
+    from heterps_hpc.rundir import RunDir
+
+    run = RunDir(options.run_dir)
+    lock = run.join()
+    code = _run_program(options.program, [str(options.run_dir), *rest])
+    if code == 0:
+        _note_done(run)
+    del lock  # until here it was ours; the kernel frees it if we are killed
+    return code
+
+
+def end_with_launcher() -> None:
+    """Die when mpirun's helper on this node dies, or the `heterps` that started mpirun.
+
+    The signal reaches a stopped process as well; the thread notices where MPI puts helpers of its
+    own in between. Under Slurm, slurmstepd ends its tasks by itself.
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died in this very moment
+        os.kill(os.getpid(), signal.SIGKILL)
+    launcher = os.environ.get(_LAUNCHER_PID, "")
+    if launcher.isdigit():
+        watch = threading.Thread(target=_die_with, args=(int(launcher),), daemon=True)
+        watch.start()
+
+
+def _die_with(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        pass  # it is gone already
+    except OSError:
+        return  # another name space, or an old kernel: mpirun itself has to do
+    else:
+        import select
+
+        select.select([handle], [], [])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(prog="heterps_hpc.runtime", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--threads", type=int, default=None, help="of this rank")
+    parser.add_argument("--program", default=_TRAINING, help="a module to run instead of training")
+    return parser.parse_known_args(arguments)
+
+
+def _run_program(program: str, arguments: list[str]) -> int:
+    if program == _TRAINING:
+        return int(importlib.import_module(program).main(arguments))
+    sys.argv = [program, *arguments]
+    try:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _note_done(run: object) -> None:
+    """One line for the whole world: appends from many nodes could overwrite each other."""
+    from mpi4py import MPI
+
+    from heterps_hpc import events
+    from heterps_hpc.rundir import RunDir
+
+    assert isinstance(run, RunDir)
+    if MPI.Is_finalized():
+        return
+    MPI.COMM_WORLD.Barrier()
+    if MPI.COMM_WORLD.rank == 0:
+        events.record(run, events.RanksDone(num_ranks=MPI.COMM_WORLD.size))
