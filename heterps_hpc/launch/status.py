@@ -167,6 +167,7 @@ def _ending(code: ExitCode, checkpoints: tuple[int, ...]) -> str:
         ExitCode.USER_ERROR: "ended by a mistake in the job",
         ExitCode.RANK_FAILED: "failed",
         ExitCode.STALLED: "stalled",
+        ExitCode.NOT_SAVED: "trained to the end, but its last state is not saved",
     }
     return known.get(code, f"ended with code {int(code)}")
 
