@@ -13,12 +13,13 @@ from pydantic import ConfigDict, Field, model_validator
 
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.errors import UserError
+from heterps_hpc.layout_checks import check_layout, check_tables
 from heterps_hpc.model import Model
 from heterps_hpc.row_ranges import split_rows
 from heterps_hpc.validation import Value
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0, le=1_000_000)]  # ranks, nodes, partitions
+NotNegative = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Stage(Value):
@@ -140,28 +141,7 @@ class Layout(Value):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if [entry.rank for entry in self.ranks] != list(range(len(self.ranks))):
-            raise ValueError("ranks must be listed in order, 0 to n-1, each once")
-        covered = [rank for component in self.components for rank in component.ranks]
-        if covered != list(range(len(self.ranks))):
-            raise ValueError(
-                f"components cover ranks {covered}, but the layout has {len(self.ranks)} ranks"
-            )
-        pools = [component.pool for component in self.components]
-        if len(set(pools)) != len(pools):
-            raise ValueError("a pool has two components; exactly one per pool is needed")
-        for index, stage in enumerate(self.stages):
-            members = self.stage_ranks(index)
-            if len(members) != stage.num_ranks:
-                raise ValueError(
-                    f"stage {index} needs {stage.num_ranks} ranks, the layout lists {len(members)}"
-                )
-            for entry in (self.ranks[rank] for rank in members):
-                if pools[entry.component] != stage.pool:
-                    raise ValueError(
-                        f"rank {entry.rank} of stage {index} is in the component of pool "
-                        f"{pools[entry.component]!r}, its stage in {stage.pool!r}"
-                    )
+        check_layout(self)
         return self
 
     @property
@@ -188,6 +168,7 @@ class Layout(Value):
                 f"{len(placed)} layers), this job has {model.name!r} ({model.fingerprint()}, "
                 f"{len(expected)} layers); plan again"
             )
+        check_tables(self, model)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:

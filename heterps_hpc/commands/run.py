@@ -55,7 +55,9 @@ def launch(
 ) -> ExitCode:
     """Start the ranks, here or on Slurm, and wait for them (a Slurm job may go on alone)."""
     from heterps_hpc.commands.launch import launch_local, launch_slurm
+    from heterps_hpc.layout_checks import check_cluster
 
+    check_cluster(layout, cluster)
     if on == "slurm":
         return launch_slurm(job, cluster, layout, directory, resume=resume, wait=wait)
     return launch_local(job, cluster, layout, directory, resume=resume)

@@ -14,8 +14,8 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.model import LOSS, SCORE, Layer, Lookup, TableSpec, dense
 from heterps_hpc.validation import Value, nearest
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=2**16)]  # widths and counts
+PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
