@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from pathlib import Path
@@ -160,9 +161,13 @@ def prepare(
     """Turn a click log into a data set; `heterps prepare SOURCE --help` for its options."""
     import importlib
 
-    from data_prep import SOURCES
+    from data_prep import DESCRIPTIONS, SOURCES
     from heterps_hpc.validation import nearest
 
+    if source in ("--help", "-h", "help"):
+        _say("Usage: heterps prepare SOURCE …   (heterps prepare SOURCE --help for its options)\n")
+        _say("\n".join(f"  {name:<12}{text}" for name, text in DESCRIPTIONS.items()))
+        return
     if source not in SOURCES:
         raise UserError(f"no source {source!r}; {nearest(source, list(SOURCES))}")
     _exit(importlib.import_module(SOURCES[source]).main(context.args))
@@ -218,6 +223,9 @@ def _exit(code: int) -> None:
 
 def main() -> None:
     """Entry point of `heterps`: the user's mistakes end in one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # in a POSIX locale no "→" may end a report
+            stream.reconfigure(errors="replace")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         app()
