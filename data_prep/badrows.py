@@ -50,7 +50,7 @@ class BadRowLog:
                 place += f", line {block.line + row.line}"
             if self._options.on_bad_row == "stop":
                 raise UserError(
-                    f"{place}: {row.explain()}; mend the file, or leave such rows out with "
+                    f"{place}: {row.explain()}; fix the file, or leave such rows out with "
                     "--on-bad-row skip"
                 )
             self.count += 1

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from data_prep.badrows import BadRow
-from data_prep.recipe import BadColumn, Recipe, rows_of
+from data_prep.recipe import BadColumn, Recipe, rows_of, times_of
 from data_prep.source import Int64s, TextSource
 from data_prep.text import Lines
 from data_prep.timecut import sampled_cuts
@@ -123,18 +123,29 @@ class CsvSource(TextSource):
             expected = f"{len(self.columns)} fields separated by {self.delimiter!r}"
             return BadRow(number, line, None, expected, f"{len(fields)} fields")
         for place, (name, field) in enumerate(zip(self.columns, fields, strict=True)):
-            missed = _expected(field, types.get(name), self._may_be_empty(name))
+            missed = self._expected(name, field, types)
             if missed is not None:
                 column = f"{place + 1} ({name})"
                 return BadRow(number, line, column, missed, repr(field[:40]))
-        if self.parse(line + b"\n") is None:
-            return BadRow(number, line, None, "a row of the recipe's types", repr(decoded[:80]))
+        try:
+            self.rows(self.table(line + b"\n"))
+        except (pa.ArrowInvalid, BadColumn) as error:
+            why = f" ({error})" if isinstance(error, BadColumn) else ""
+            return BadRow(number, line, None, f"a row of the recipe's types{why}", decoded[:80])
         return None
 
-    def _may_be_empty(self, name: str) -> bool:
-        recipe = self.recipe
-        needed = {*(label.column for label in recipe.labels), recipe.weight, recipe.time}
-        return name not in needed
+    def _expected(self, name: str, field: str, types: dict[str, Any]) -> str | None:
+        """What was expected of a field, if it is not that."""
+        when = self.recipe.time_column
+        try:
+            for label in self.recipe.labels:
+                if label.column == name:
+                    label.value(field)
+            if when is not None and when.column == name:
+                times_of(pa.array([field or None], pa.string()), when)
+        except BadColumn as error:
+            return str(error).removeprefix(f"{name}: expected ")
+        return _expected(field, types.get(name), name != self.recipe.weight)
 
     def time_cuts(self, fractions: tuple[float, ...], segment_bytes: int) -> tuple[int, ...]:
         """By the time column if there is one, else by place."""

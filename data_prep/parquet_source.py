@@ -98,7 +98,7 @@ class ParquetSource:
                     yield Block(rows, time, num_bytes * rows.num_rows // max(group_rows, 1))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadColumn, OSError) as error:
             raise UserError(
-                f"{path}, after row {rows_before}: {error}; mend the file or the recipe"
+                f"{path}, after row {rows_before}: {error}; fix the file or the recipe"
             ) from error
 
     def time_cuts(self, fractions: tuple[float, ...], segment_bytes: int) -> tuple[int, ...]:

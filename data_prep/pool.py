@@ -145,3 +145,5 @@ def _progress(meter: Meter, show: bool) -> Iterator[Callable[[], None]]:
     with bar:
         yield refresh
         refresh()
+        # all is done, though bytes may have been counted otherwise: by columns, or in another run
+        bar.update(shown, completed=meter.total_bytes)

@@ -50,6 +50,16 @@ def prepare(source: Source, options: PrepareOptions) -> dict[str, DatasetManifes
         refuse_existing(options.part_path(part))
     workplace = Workplace(options.out)
     workplace.open(source, options)
+    try:
+        return _prepare(source, options, workplace)
+    except UserError as error:
+        workplace.note_failure(error)
+        raise
+
+
+def _prepare(
+    source: Source, options: PrepareOptions, workplace: Workplace
+) -> dict[str, DatasetManifest]:
     policy = _key_policy(source, options, workplace)
     cuts: tuple[int, ...] = ()
     if options.split == "time":

@@ -1,6 +1,7 @@
 """Which column of a table plays which part: what the user writes for CSV and Parquet files.
 
-labels: [{column: click}]
+labels: [{column: click}]          # 0 or 1, yes/no, true/false; or:
+                                   # {column: answer, positive: [bought, "+1"]}, {…, at_least: 4}
 slots:
   - {column: site}
   - {column: item, integer: true}
@@ -8,11 +9,13 @@ slots:
 dense: [{column: price, transform: log}]
 weight: w          # all of these are optional
 group: session
-time: timestamp
+time: timestamp    # numbers, ISO 8601, or {column: timestamp, format: "%d/%m/%Y %H:%M"}
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -60,11 +63,76 @@ class DenseColumn(Value):
     transform: Literal["none", "log"] = "none"
 
 
+_TRUE, _FALSE = ("yes", "true", "y", "t", "on"), ("no", "false", "n", "f", "off")
+
+
 class LabelColumn(Value):
-    """A number as it is, or 1 where it is at least so much and 0 elsewhere."""
+    """A number from 0 to 1, yes/no or true/false; or 1 for the values that the recipe names.
+
+    `positive` lists the values that count as 1, `at_least` the smallest; all others are 0.
+    `any_number` keeps other numbers as they are, for a loss of your own.
+    """
 
     column: str
     at_least: float | None = None
+    positive: Annotated[tuple[bool | int | float | str, ...], Field(min_length=1)] | None = None
+    any_number: bool = False
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        rules = (self.at_least is not None, self.positive is not None, self.any_number)
+        if sum(rules) > 1:
+            raise ValueError("give one of `at_least`, `positive` and `any_number`")
+        return self
+
+    def value(self, text: str) -> float:
+        """The label that a field stands for; BadColumn says what was expected instead."""
+        text = text.strip()
+        if not text:
+            raise BadColumn("a label in every row")
+        if self.positive is not None:
+            return float(any(_same(text, value) for value in self.positive))
+        number = _number(text)
+        if self.at_least is not None:
+            return float(number >= self.at_least)
+        if not (self.any_number or 0 <= number <= 1):
+            raise BadColumn(
+                "a label from 0 to 1, yes/no or true/false (a recipe maps others: `positive: [..]` "
+                "or `at_least: ..`)"
+            )
+        return number
+
+
+def _number(text: str) -> float:
+    word = text.lower()
+    if word in _TRUE or word in _FALSE:
+        return float(word in _TRUE)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadColumn("a finite number, yes/no or true/false (`positive: [..]` maps others)")
+    return number
+
+
+def _same(text: str, value: bool | int | float | str) -> bool:
+    """YAML reads a bare yes as true: then all words for it count."""
+    if isinstance(value, bool):
+        return text.lower() in (_TRUE if value else _FALSE)
+    if isinstance(value, str):
+        return text == value.strip()
+    try:
+        return float(text) == value
+    except ValueError:
+        return False
+
+
+class TimeColumn(Value):
+    """When a row happened: a number, ISO 8601, or in a format of `strptime`."""
+
+    column: str
+    format: str | None = None
 
 
 class Recipe(Value):
@@ -75,13 +143,18 @@ class Recipe(Value):
     dense: tuple[DenseColumn, ...] = ()
     weight: str | None = None
     group: str | None = None
-    time: str | None = None
+    time: str | TimeColumn | None = None
 
     @model_validator(mode="after")
     def _something_to_learn(self) -> Self:
         if not self.labels:
             raise ValueError("name at least one label column")
         return self
+
+    @property
+    def time_column(self) -> TimeColumn | None:
+        """The column of times, if there is one."""
+        return TimeColumn(column=self.time) if isinstance(self.time, str) else self.time
 
     @property
     def schema_of_rows(self) -> Schema:
@@ -109,17 +182,20 @@ class Recipe(Value):
                 types[slot.column] = pa.dictionary(pa.int32(), pa.string())
         if self.group is not None:
             types.setdefault(self.group, pa.dictionary(pa.int32(), pa.string()))
-        for name in (*(c.column for c in self.dense), *(c.column for c in self.labels)):
-            types[name] = pa.float64()
+        for column in self.labels:
+            types.setdefault(column.column, pa.dictionary(pa.int32(), pa.string()))
+        for dense in self.dense:
+            types[dense.column] = pa.float64()
         if self.weight is not None:
             types[self.weight] = pa.float64()
-        if self.time is not None:
-            types.setdefault(self.time, pa.int64())
+        if self.time_column is not None:
+            types.setdefault(self.time_column.column, pa.string())
         return types
 
 
 def rows_of(table: Any, recipe: Recipe) -> tuple[SampleRows, Int64s | None]:
     """Rows of an Arrow table."""
+    when = recipe.time_column
     slots = {slot.slot: _slot(table[slot.column], slot) for slot in recipe.slots}
     labels = [_label(table[column.column], column) for column in recipe.labels]
     dense = [_dense(table[column.column], column) for column in recipe.dense]
@@ -131,7 +207,7 @@ def rows_of(table: Any, recipe: Recipe) -> tuple[SampleRows, Int64s | None]:
             None if recipe.weight is None else _required(table[recipe.weight], recipe.weight),
             None if recipe.group is None else _texts(table[recipe.group], recipe.group),
         ),
-        None if recipe.time is None else _times(table[recipe.time], recipe.time),
+        None if when is None else times_of(table[when.column], when),
     )
 
 
@@ -219,10 +295,25 @@ def _dense(column: Any, spec: DenseColumn) -> NDArray[np.float32]:
 
 
 def _label(column: Any, spec: LabelColumn) -> NDArray[np.float32]:
-    numbers = _required(column, spec.column)
-    if spec.at_least is not None:
-        return (numbers >= spec.at_least).astype(np.float32)
-    return numbers
+    """Each different text is understood once."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string()).dictionary_encode()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.unify_dictionaries().combine_chunks()
+    if isinstance(column, pa.ChunkedArray) or len(column) == 0:  # no rows at all
+        return np.empty(0, np.float32)
+    if column.null_count:
+        raise BadColumn(f"{spec.column}: expected a label in every row")
+    texts = [str(text) for text in column.dictionary.to_pylist()]
+    places = column.indices.to_numpy(zero_copy_only=False)
+    values = np.zeros(len(texts), np.float32)
+    for place in np.unique(places).tolist():
+        try:
+            values[place] = spec.value(texts[place])
+        except BadColumn as error:
+            raise BadColumn(f"{spec.column}: expected {error}, got {texts[place][:40]!r}") from None
+    labels: NDArray[np.float32] = values[places]
+    return labels
 
 
 def _required(column: Any, name: str) -> NDArray[np.float32]:
@@ -232,11 +323,39 @@ def _required(column: Any, name: str) -> NDArray[np.float32]:
     return numbers.astype(np.float32)
 
 
-def _times(column: Any, name: str) -> Int64s:
+def times_of(column: Any, spec: TimeColumn) -> Int64s:
+    """Times as numbers in the order of time: as given, or in microseconds."""
+    if column.null_count:
+        raise BadColumn(f"{spec.column}: expected a time in every row")
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    if spec.format is not None:
+        column = _stamps(lambda: pc.strptime(column.cast(pa.string()), spec.format, "us"), spec)
+    elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = _parsed(column, spec)
     if pa.types.is_temporal(column.type):
         column = column.cast(pa.timestamp("us")) if pa.types.is_date(column.type) else column
         column = column.cast(pa.int64())
     times: Int64s = column.cast(pa.int64()).to_numpy().astype(np.int64)
-    if column.null_count:
-        raise BadColumn(f"{name}: expected a time in every row")
     return times
+
+
+def _parsed(column: Any, spec: TimeColumn) -> Any:
+    """Texts that are whole numbers, or ISO 8601 without or with a time zone."""
+    for kind in (pa.int64(), pa.timestamp("us")):
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return _stamps(lambda: column.cast(pa.timestamp("us", "UTC")), spec)
+
+
+def _stamps(convert: Callable[[], Any], spec: TimeColumn) -> Any:
+    try:
+        return convert()
+    except pa.ArrowInvalid:
+        wanted = "a number or ISO 8601" if spec.format is None else f"the format {spec.format!r}"
+        raise BadColumn(
+            f"{spec.column}: expected a time as {wanted} (a recipe may give "
+            '`time: {column: .., format: "%d/%m/%Y"}`)'
+        ) from None

@@ -4,6 +4,7 @@
     OUT/.work/F-S.json  F-S.npz       segment S of file F is finished, and its statistics
     OUT/.work/F-S.bad                 its bad rows
     OUT/.work/F-S.end                 the task that began there is finished
+    OUT/.work/failed                  why the last attempt ended, if by an error
 
 A segment's shards are renamed into place before its .json appears, and the .json is renamed
 into place itself, so a shard counts only when it is whole.
@@ -11,7 +12,9 @@ into place itself, so a shard counts only when it is whole.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.options import PrepareOptions
+from data_prep.options import PARTS, PrepareOptions
 from data_prep.source import Source, Task
 from heterps_hpc.atomic_file import write_atomically
-from heterps_hpc.dataset.manifest import DatasetShard, Schema
+from heterps_hpc.dataset.manifest import MANIFEST_FILE, DatasetShard, Schema
 from heterps_hpc.dataset.write.shard_writer import ShardStats, disk_errors
 from heterps_hpc.dataset.write.sketch import Cardinality, KeySample
 from heterps_hpc.errors import UserError
+
+log = logging.getLogger(__name__)
 
 WORK = ".work"
 
@@ -55,11 +60,32 @@ class Workplace:
             self.path.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 write_atomically(path, plan)
-        if path.read_text() != plan:
+        if path.read_text(encoding="utf-8") != plan:
+            self._make_way(options)
+            self.open(source, options)
+
+    def _make_way(self, options: PrepareOptions) -> None:
+        """Drop the remains of another preparation that failed, or of which nothing is finished."""
+        if self.done() and not self._failure.exists():
             raise UserError(
                 f"{self.path.parent}: holds an unfinished preparation of other input or with "
                 "other options; give the same ones to continue it, or delete the directory"
             )
+        log.warning("%s: starting again, as the preparation before failed", self.path.parent)
+        for folder in (options.out, *(options.out / part for part in PARTS)):
+            if not (folder / MANIFEST_FILE).exists():
+                for shard in folder.glob("shard-*.h5"):
+                    shard.unlink()
+        self.remove()
+
+    @property
+    def _failure(self) -> Path:
+        return self.path / "failed"
+
+    def note_failure(self, error: UserError) -> None:
+        """What ended this preparation: with other input or options, the next may start again."""
+        with contextlib.suppress(OSError):
+            self._failure.write_text(f"{error}\n", encoding="utf-8")
 
     def _name(self, file: int, segment: int, kind: str) -> Path:
         return self.path / f"{file:05d}-{segment:06d}.{kind}"
@@ -79,7 +105,7 @@ class Workplace:
             with partial.open("wb") as file:
                 np.savez(file, **arrays)
             partial.replace(target)
-            told: dict[str, Any] = {
+            record: dict[str, Any] = {
                 "file": done.file,
                 "segment": done.segment,
                 "num_rows": done.num_rows,
@@ -88,7 +114,7 @@ class Workplace:
                     part: shard.model_dump(mode="json") for part, shard in done.shards.items()
                 },
             }
-            write_atomically(self._name(done.file, done.segment, "json"), json.dumps(told))
+            write_atomically(self._name(done.file, done.segment, "json"), json.dumps(record))
 
     def end_task(self, task: Task) -> None:
         """Mark a task as finished."""
@@ -103,11 +129,11 @@ class Workplace:
         """Finished segments, in the order of the input."""
         found = []
         for path in sorted(self.path.glob("[0-9]*.json")):
-            told = json.loads(path.read_text())
-            told["shards"] = {
-                part: DatasetShard.model_validate(shard) for part, shard in told["shards"].items()
+            record = json.loads(path.read_text(encoding="utf-8"))
+            record["shards"] = {
+                part: DatasetShard.model_validate(shard) for part, shard in record["shards"].items()
             }
-            found.append(Done(**told))
+            found.append(Done(**record))
         return sorted(found, key=lambda done: (done.file, done.segment))
 
     def next_segment(self, task: Task) -> int:
@@ -126,7 +152,12 @@ class Workplace:
 
 
 def _arrays_of(stats: ShardStats) -> dict[str, Any]:
-    arrays: dict[str, Any] = {"label_sums": stats.label_sums, "raw_bytes": stats.raw_bytes}
+    arrays: dict[str, Any] = {
+        "label_sums": stats.label_sums,
+        "label_min": stats.label_min,
+        "label_max": stats.label_max,
+        "raw_bytes": stats.raw_bytes,
+    }
     for place, slot in enumerate(stats.num_keys):
         cardinality, sample = stats.cardinality[slot], stats.samples[slot]
         sample.shrink()
@@ -140,7 +171,15 @@ def _arrays_of(stats: ShardStats) -> dict[str, Any]:
 
 
 def _stats_of(arrays: Any, part: str, schema: Schema) -> ShardStats:
-    stats = ShardStats({}, {}, {}, arrays[f"{part}/label_sums"], int(arrays[f"{part}/raw_bytes"]))
+    stats = ShardStats(
+        {},
+        {},
+        {},
+        arrays[f"{part}/label_sums"],
+        arrays[f"{part}/label_min"],
+        arrays[f"{part}/label_max"],
+        int(arrays[f"{part}/raw_bytes"]),
+    )
     for place, slot in enumerate(schema.slots):
         at = f"{part}/{place}"
         stats.num_keys[slot.name] = int(arrays[f"{at}/num_keys"])

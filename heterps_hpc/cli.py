@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import sys
 from pathlib import Path
@@ -159,9 +160,15 @@ def prepare(
     """Turn a click log into a data set; `heterps prepare SOURCE --help` for its options."""
     import importlib
 
-    from data_prep import SOURCES
+    from data_prep import DESCRIPTIONS, SOURCES
     from heterps_hpc.validation import nearest
 
+    if source in ("--help", "-h", "help"):
+        typer.echo(
+            "Usage: heterps prepare SOURCE …   (heterps prepare SOURCE --help for its options)\n"
+        )
+        typer.echo("\n".join(f"  {name:<12}{text}" for name, text in DESCRIPTIONS.items()))
+        return
     if source not in SOURCES:
         raise UserError(f"no source {source!r}; {nearest(source, list(SOURCES))}")
     _exit(importlib.import_module(SOURCES[source]).main(context.args))
@@ -211,6 +218,9 @@ def _exit(code: int) -> None:
 
 def main() -> None:
     """Entry point of `heterps`: mistakes of the user and stops end in one line, not in a trace."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # in a POSIX locale no "→" may end a report
+            stream.reconfigure(errors="replace")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         with StopAtOnce():

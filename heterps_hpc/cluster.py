@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from heterps_hpc.errors import UserError
 from heterps_hpc.validation import Value, nearest
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=100_000)]  # ranks, nodes, cores
+PositiveFloat = Annotated[float, Field(gt=0, le=1e15)]
 
 
 class SlurmOptions(Value):
@@ -38,7 +38,7 @@ class Pool(Value):
     cores_per_node: Positive = 1
     cores_per_rank: Positive = 1
     memory_per_node_gb: PositiveFloat = 4.0
-    gpus_per_node: Annotated[int, Field(ge=0)] = 0
+    gpus_per_node: Annotated[int, Field(ge=0, le=1000)] = 0
     gpu_memory_gb: PositiveFloat | None = None
     data_sheet: str | None = None  # a shipped data sheet: the pool is then estimated, not measured
     slurm: SlurmOptions = SlurmOptions()

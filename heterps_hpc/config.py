@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from heterps_hpc.validation import Value
+from heterps_hpc import validation
+from heterps_hpc.validation import FilePath, Value
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
-NotNegativeFloat = Annotated[float, Field(ge=0)]
+# Limits that no job reaches, so that a slip of the finger is refused at once and not by a rank
+# that runs out of memory.
+Positive = Annotated[int, Field(gt=0, le=10**12)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e15)]
+NotNegative = Annotated[int, Field(ge=0, le=10**12)]
+NotNegativeFloat = Annotated[float, Field(ge=0, le=1e15)]
+Rate = Annotated[float, Field(gt=0, le=1e6)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+RankCount = Annotated[int, Field(gt=0, le=100_000)]
+BatchSize = Annotated[int, Field(gt=0, le=2**30)]
 
 
 class ModelSpec(Value):
@@ -21,12 +30,15 @@ class ModelSpec(Value):
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
     name: str | None = None
-    file: Path | None = None
+    file: FilePath | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.name is None) == (self.file is None):
             raise ValueError("give exactly one of `name` (a built-in model) and `file` (your own)")
+        for key, value in self.parameters.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"`{key[:60]}` is {value}; it must be a finite number")
         return self
 
     @property
@@ -40,23 +52,23 @@ class SyntheticData(Value):
 
     train_rows: Positive = 200_000
     test_rows: Positive = 20_000
-    num_slots: Positive = 26
+    num_slots: Annotated[int, Field(gt=0, le=10_000)] = 26
     cardinality: Positive = 10_000
-    keys_per_sample: PositiveFloat = 1.0
-    zipf: NotNegativeFloat = 1.1
-    num_dense: NotNegative = 13
-    seed: int = 1
+    keys_per_sample: Annotated[float, Field(gt=0, le=10_000)] = 1.0
+    zipf: Annotated[float, Field(ge=0, le=100)] = 1.1
+    num_dense: Annotated[int, Field(ge=0, le=10_000)] = 13
+    seed: Seed = 1
 
 
 class DataSpec(Value):
     """Where the click logs are; relative paths count from the job file."""
 
-    train: Path
-    test: Path | None = None
+    train: FilePath
+    test: FilePath | None = None
     synthetic: SyntheticData | None = None
     shuffle: bool = True
     drop_last: bool = False
-    read_ahead: Positive = 2
+    read_ahead: Annotated[int, Field(gt=0, le=1000)] = 2
 
 
 class LearningRate(Value):
@@ -80,10 +92,10 @@ class SparseOptimizer(Value):
     """How table rows learn."""
 
     optimizer: Literal["sgd", "adagrad", "adagrad_rowwise", "adam"] = "adagrad"
-    lr: PositiveFloat = 0.05
+    lr: Rate = 0.05
     eps: PositiveFloat = 1e-8
     weight_decay: NotNegativeFloat = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     clip_norm: PositiveFloat | None = None
     initial_accumulator: NotNegativeFloat = 0.0  # what the sums of adagrad start from
     schedule: LearningRate = LearningRate()
@@ -93,10 +105,10 @@ class DenseOptimizer(Value):
     """How dense parameters learn."""
 
     optimizer: Literal["sgd", "adagrad", "adam", "adamw"] = "adam"
-    lr: PositiveFloat = 0.001
+    lr: Rate = 0.001
     eps: PositiveFloat = 1e-8
     weight_decay: NotNegativeFloat = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     momentum: NotNegativeFloat = 0.0
     clip_norm: PositiveFloat | None = None
     schedule: LearningRate = LearningRate()
@@ -105,10 +117,10 @@ class DenseOptimizer(Value):
 class TableOptions(Value):
     """How tables admit, count, forget and spill rows; the same for all tables of a job."""
 
-    num_partitions: Positive = 64
+    num_partitions: Annotated[int, Field(gt=0, le=2**16)] = 64
     init: Literal["uniform", "normal", "zeros"] = "uniform"  # of new rows; how wide: the model says
-    admit_after: Positive = 1
-    sketch_bytes: Positive | None = None
+    admit_after: Annotated[int, Field(gt=0, le=65_535)] = 1
+    sketch_bytes: Annotated[int, Field(ge=8, le=2**32)] | None = None  # of each partition
     counters: bool = False
     track_changes: bool = False  # when each row last changed, for exports of changed rows only
     show_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -120,8 +132,8 @@ class TableOptions(Value):
     click_weight: NotNegativeFloat = 1.0
     evict_every: Positive = 1000
     hot_bytes: Positive | None = None
-    spill_dir: Path | None = None
-    threads: Positive | None = None  # as many as the rank has cores
+    spill_dir: FilePath | None = None
+    threads: Annotated[int, Field(gt=0, le=1024)] | None = None  # as many as the rank has cores
     on_nonfinite: Literal["refuse", "skip"] = "refuse"
 
     @model_validator(mode="after")
@@ -130,16 +142,29 @@ class TableOptions(Value):
             raise ValueError("`hot_bytes` and `spill_dir` go together: a budget, and a local disk")
         return self
 
+    @model_validator(mode="after")
+    def _counts(self) -> Self:
+        if self.sketch_bytes is not None and self.admit_after == 1:
+            raise ValueError(
+                "`sketch_bytes` counts sightings before a row is admitted, but `admit_after` is 1, "
+                "so there is nothing to count; raise `admit_after`, or drop `sketch_bytes`"
+            )
+        if self.evict_below_score is not None and not self.counters:
+            raise ValueError(
+                "`evict_below_score` needs the shows and clicks of each row; set `counters: true`"
+            )
+        return self
+
 
 class TrainSpec(Value):
     """One optimizer step per batch; see docs/semantics.md for what each key means."""
 
-    batch_size: Positive
-    micro_batches: Positive = 1
-    staleness: NotNegative = 1
+    batch_size: BatchSize
+    micro_batches: Annotated[int, Field(gt=0, le=10_000)] = 1
+    staleness: Annotated[int, Field(ge=0, le=100)] = 1
     epochs: Positive | None = 1
     steps: Positive | None = None
-    seed: int = 0
+    seed: Seed = 0
     sparse: SparseOptimizer = SparseOptimizer()
     dense: DenseOptimizer = DenseOptimizer()
     tables: TableOptions = TableOptions()
@@ -150,7 +175,7 @@ class TrainSpec(Value):
     metrics_every: Positive = 50
     evaluate_every: Positive | None = None
     evaluate_at_end: bool = True
-    init_from: Path | None = None
+    init_from: FilePath | None = None
 
     @property
     def dtype(self) -> Literal["float32", "float64"]:
@@ -186,7 +211,7 @@ class PlanSpec(Value):
 
     scheduler: str = "rl"
     seconds: PositiveFloat = 10.0
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
 
 class CheckpointSpec(Value):
@@ -209,16 +234,16 @@ class WatchSpec(Value):
 class MeasureSpec(Value):
     """How `measure` takes its times."""
 
-    batches: Positive = 6
-    warmup: Positive = 2
-    rank_counts: tuple[Positive, ...] = (1, 2)
+    batches: Annotated[int, Field(gt=0, le=10_000)] = 6
+    warmup: Annotated[int, Field(gt=0, le=10_000)] = 2
+    rank_counts: Annotated[tuple[RankCount, ...], Field(max_length=100)] = (1, 2)
 
 
 class LaunchSpec(Value):
     """Limits of one run."""
 
     time_limit_minutes: PositiveFloat = 60.0
-    max_restarts: NotNegative = 0
+    max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 0
     oversubscribe: bool = False
     bind: Literal["none", "core"] = "none"
 
@@ -232,7 +257,7 @@ class Job(Value):
     data: DataSpec
     train: TrainSpec
     goal: Goal = Goal(min_fraction_of_best=0.8)
-    cluster: Path = Path("cluster.yaml")
+    cluster: FilePath = Path("cluster.yaml")
     plan: PlanSpec = PlanSpec()
     measure: MeasureSpec = MeasureSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
@@ -262,7 +287,7 @@ class Job(Value):
         """The same job with absolute paths."""
 
         def absolute(path: Path | None) -> Path | None:
-            return None if path is None else base / path.expanduser()
+            return None if path is None else validation.absolute(path, base)
 
         tables = self.train.tables
         return self.model_copy(

@@ -11,11 +11,12 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from heterps_hpc.errors import UserError
+from heterps_hpc.layout_checks import check_layout, check_tables
 from heterps_hpc.model import Model
 from heterps_hpc.validation import Value
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0, le=1_000_000)]  # ranks, nodes, partitions
+NotNegative = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Stage(Value):
@@ -137,28 +138,7 @@ class Layout(Value):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if [entry.rank for entry in self.ranks] != list(range(len(self.ranks))):
-            raise ValueError("ranks must be listed in order, 0 to n-1, each once")
-        covered = [rank for component in self.components for rank in component.ranks]
-        if covered != list(range(len(self.ranks))):
-            raise ValueError(
-                f"components cover ranks {covered}, but the layout has {len(self.ranks)} ranks"
-            )
-        pools = [component.pool for component in self.components]
-        if len(set(pools)) != len(pools):
-            raise ValueError("a pool has two components; exactly one per pool is needed")
-        for index, stage in enumerate(self.stages):
-            members = self.stage_ranks(index)
-            if len(members) != stage.num_ranks:
-                raise ValueError(
-                    f"stage {index} needs {stage.num_ranks} ranks, the layout lists {len(members)}"
-                )
-            for entry in (self.ranks[rank] for rank in members):
-                if pools[entry.component] != stage.pool:
-                    raise ValueError(
-                        f"rank {entry.rank} of stage {index} is in the component of pool "
-                        f"{pools[entry.component]!r}, its stage in {stage.pool!r}"
-                    )
+        check_layout(self)
         return self
 
     @property
@@ -190,23 +170,7 @@ class Layout(Value):
                 f"{len(placed)} layers), this job has {model.name!r} ({model.fingerprint()}, "
                 f"{len(expected)} layers); plan again"
             )
-        for table, layers in model.layers_of_tables().items():
-            self._check_held(table, self.stage_of_layer(layers[0]))
-
-    def _check_held(self, table: str, stage: int) -> None:
-        """Refuse a table whose partitions are not held once each, by ranks of their stage."""
-        held = [
-            partition
-            for rank in self.stage_ranks(stage)
-            for partition in self.ranks[rank].partitions().get(table, ())
-        ]
-        missing = len(set(range(self.num_partitions)) - set(held))
-        if missing or len(held) != self.num_partitions:
-            raise UserError(
-                f"the layout holds {len(set(held))} of {self.num_partitions} partitions of table "
-                f"{table!r} on the ranks of stage {stage}, {len(held) - len(set(held))} of them "
-                "twice; each must be held once: plan again"
-            )
+        check_tables(self, model)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:

@@ -104,6 +104,7 @@ class Model:
     tables: tuple[TableSpec, ...]
     negatives: tuple[NegativeSlot, ...] = ()
     score_is_logit: bool = True
+    label_range: tuple[float, float] | None = (0.0, 1.0)  # what the loss allows; None: any number
     parameters: str = ""  # what the user asked for, as text: `make` hides widths from the hash
 
     def __post_init__(self) -> None:

@@ -17,8 +17,8 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
 from heterps_hpc.validation import Value
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegativeFloat = Annotated[float, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0, le=2**30)]
+NotNegativeFloat = Annotated[float, Field(ge=0, le=1e18)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import difflib
 import json
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from heterps_hpc.atomic_file import write_atomically
+from heterps_hpc.bounded_yaml import read_data
 from heterps_hpc.errors import UserError
+
+_MAX_PROBLEMS = 8
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlong, _REPR.maxstring = 3, 40, 40
+_MAX_PATH = 4096  # of a path, as Linux has it
+
+
+def _checked_path(path: Path) -> Path:
+    text = str(path)
+    if "\0" in text or len(text) > _MAX_PATH or any(len(part) > 255 for part in path.parts):
+        raise ValueError(
+            f"path {_short(text)} cannot be a file: it has a NUL character, more than {_MAX_PATH} "
+            "characters, or a name of more than 255"
+        )
+    return path
+
+
+FilePath = Annotated[Path, AfterValidator(_checked_path)]
+
+
+def absolute(path: Path, base: Path) -> Path:
+    """A path of a user's file, counted from its folder; `~` and `~name` are home directories."""
+    try:
+        return base / path.expanduser()
+    except RuntimeError:
+        raise UserError(f"path {str(path)!r}: there is no such user; write the path out") from None
 
 
 class Value(BaseModel):
@@ -32,18 +59,14 @@ class Value(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             raise UserError(_explain(error, cls, origin)) from None
+        except RecursionError:
+            raise UserError(f"{origin}: nested too deeply") from None
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
         """Read a YAML or JSON file (by its suffix)."""
         path = Path(path)
-        text = read_text(path)
-        try:
-            data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-        except (json.JSONDecodeError, yaml.YAMLError) as error:
-            what = " ".join(str(error).split())
-            raise UserError(f"{path}: not valid {path.suffix[1:] or 'YAML'}: {what}") from None
-        return cls.parse(data, str(path))
+        return cls.parse(read_data(path, read_text(path)), str(path))
 
     def to_json(self) -> str:
         """JSON text that people can read too."""
@@ -64,32 +87,52 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: is a directory, expected a file") from None
     except PermissionError:
         raise UserError(f"{path}: no permission to read it") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise UserError(
+                f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8"
+            ) from None
+        why = getattr(error, "strerror", None) or error  # without the name, which may be long
+        raise UserError(f"{_short(str(path))}: cannot be read: {why}") from None
 
 
 def nearest(word: str, known: list[str]) -> str:
     """A remedy for an unknown word: the nearest known one, else the list."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word[:200], known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(sorted(known))}"
 
 
 def _explain(error: ValidationError, cls: type[BaseModel], origin: str) -> str:
     lines = []
     for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"]) or "(whole file)"
+        where = ".".join(str(part)[:60] for part in problem["loc"]) or "(whole file)"
         if problem["type"] == "extra_forbidden":
             known = _fields_at(cls, problem["loc"][:-1])
             lines.append(f"{origin}: {where}: unknown key; {nearest(where.split('.')[-1], known)}")
         elif problem["type"] == "missing":
             lines.append(f"{origin}: {where}: missing; this key is required")
         elif problem["type"] == "value_error":
-            lines.append(f"{origin}: {where}: {problem['ctx']['error']}")
+            why = str(problem["ctx"]["error"])
+            lines.append(f"{origin}: {where}: {why if len(why) <= 400 else why[:397] + '...'}")
         else:
-            got = repr(problem["input"])
-            got = got if len(got) <= 80 else got[:77] + "..."
-            lines.append(f"{origin}: {where}: {problem['msg']}; got {got}")
+            lines.append(f"{origin}: {where}: {problem['msg']}; got {_short(problem['input'])}")
+    if len(lines) > _MAX_PROBLEMS:
+        more = len(lines) - _MAX_PROBLEMS
+        lines = [*lines[:_MAX_PROBLEMS], f"{origin}: and {more} more problems"]
     return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    """At most 80 characters of what was given, without making the text of all of it first."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, str):
+        text = repr(value[:80])
+    elif isinstance(value, dict | list | tuple | set):
+        text = _REPR.repr(value)
+    else:
+        text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _fields_at(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

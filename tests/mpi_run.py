@@ -24,7 +24,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TOKEN = "HETERPS_TEST_TOKEN"
 
-# The same for every MPI: one thread per rank, many ranks on few cores.
+# The same forevery MPI: one thread per rank, many ranks on few cores.
 COMMON = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -63,15 +63,17 @@ def mpirun(
     arguments: Sequence[str | Path],
     timeout: float,
     environment: Mapping[str, str] | None = None,
+    through_mpi4py: bool = True,
 ) -> Outcome:
     """Run `python -m mpi4py ARGUMENTS` on that many ranks; a raised error ends all of them."""
     program = find_mpirun()
     command = [program, "-n", str(num_ranks), *_binding(program)]
-    command += [sys.executable, "-m", "mpi4py", *map(str, arguments)]
+    command += [sys.executable, *(["-m", "mpi4py"] if through_mpi4py else [])]
+    command += map(str, arguments)
     token = uuid.uuid4().hex
     settings = {**os.environ, **COMMON, **OPEN_MPI, **(environment or {}), TOKEN: token}
     settings["PYTHONPATH"] = os.pathsep.join([str(ROOT), settings.get("PYTHONPATH", "")])
-    # a file, not a pipe: a rank left behind could hold a pipe open for ever
+    # a file, not a pipe: a rank left behind could hold a pipe open forever
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
@@ -96,8 +98,7 @@ def mpirun(
 
 def mpirun_pytest(num_ranks: int, tests: Iterable[str | Path], timeout: float) -> Outcome:
     """Run pytest-mpi tests: as `mpirun -n N python -m mpi4py -m pytest --with-mpi -x TESTS`."""
-    # -x, because a rank that goes on after a failure would meet the others in the wrong collective
-    options = ["-p", "pytest_mpi", "--with-mpi", "-x", "--color=no", "-q", "-p", "no:cacheprovider"]
+    options = ["--with-mpi", "-x", "--color=no", "-q", "-p", "no:cacheprovider"]
     limits = [f"--timeout={max(1, int(timeout) - 5)}", "--timeout-method=thread"]
     return mpirun(num_ranks, ["-m", "pytest", *options, *limits, *tests], timeout)
 

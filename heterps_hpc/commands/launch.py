@@ -38,7 +38,9 @@ def start(launcher: Launcher, request: LaunchRequest, *, wait: bool = True) -> E
     """Start the ranks, again after failures as often as the job allows; report how it ended."""
     from heterps_hpc.commands.plan import plan
     from heterps_hpc.launch.restart_policy import run_with_restarts
+    from heterps_hpc.layout_checks import check_cluster
 
+    check_cluster(request.layout, request.cluster)
     run, num_ranks = request.run, request.layout.num_ranks
     events.record(run, Launched(on=launcher.name, num_ranks=num_ranks))
     if not wait:

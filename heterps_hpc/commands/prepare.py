@@ -18,6 +18,8 @@ from heterps_hpc.rundir import RunDir
 
 log = logging.getLogger(__name__)
 
+_CHECKED_BYTES = 1 << 30  # about a second to read and hash: below 1 % of a job of two minutes
+
 
 @contextmanager
 def freeze(
@@ -99,7 +101,29 @@ def ready_data(job: Job) -> Dataset:
         from data_prep.synthetic import ensure_synthetic
 
         ensure_synthetic(job.data.synthetic, job.data.train, job.data.test)
-    return Dataset.open(job.data.train)
+    dataset = Dataset.open(job.data.train)
+    check_bytes(dataset)
+    if job.data.test is not None and job.data.test.exists():
+        test = Dataset.open(job.data.test)
+        check_bytes(test)
+        model = model_of(job, dataset)
+        if model.label_range is not None:
+            test.manifest.check_labels(*model.label_range, str(test.path))
+    return dataset
+
+
+def check_bytes(dataset: Dataset) -> None:
+    """Compare small datasets with their checksums before a run; larger ones only when asked to."""
+    size = dataset.manifest.num_stored_bytes
+    if size <= _CHECKED_BYTES:
+        dataset.check("checksums")
+    else:
+        log.info(
+            "%s: %.1f GB, checked by size only; `heterps data info %s --verify` reads every byte",
+            dataset.path,
+            size / 1e9,
+            dataset.path,
+        )
 
 
 def model_of(job: Job, dataset: Dataset) -> Model:

@@ -231,7 +231,7 @@ def check_rows(rows: SampleRows, schema: Schema) -> SampleRows:
     return SampleRows(
         slots,
         _matrix("dense", rows.dense, num_rows, len(schema.dense_columns)),
-        _matrix("labels", rows.labels, num_rows, len(schema.labels)),
+        _labels(rows.labels, num_rows, schema.labels),
         _vector("weight", rows.weight, num_rows, schema.has_weight, np.float32),
         _vector("group", rows.group, num_rows, schema.has_group, np.uint64),
     )
@@ -257,6 +257,17 @@ def _matrix(name: str, column: Any, num_rows: int, width: int) -> Floats | None:
         got = None if column is None else np.shape(column)
         raise ValueError(f"{name} must have the shape {(num_rows, width)}, got {got}")
     return np.ascontiguousarray(column, np.float32)
+
+
+def _labels(column: Any, num_rows: int, names: Sequence[str]) -> Floats | None:
+    labels = _matrix("labels", column, num_rows, len(names))
+    if labels is not None and not np.isfinite(labels).all():
+        row, place = np.argwhere(~np.isfinite(labels))[0]
+        raise ValueError(
+            f"label {names[place]!r} is {labels[row, place]} in row {row}; every row needs a "
+            "finite label, so leave such rows out"
+        )
+    return labels
 
 
 def _vector(name: str, column: Any, num_rows: int, present: bool, dtype: Any) -> Any:

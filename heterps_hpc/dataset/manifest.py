@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import xxhash
 from pydantic import Field, field_validator, model_validator
 
+from heterps_hpc.errors import UserError
 from heterps_hpc.validation import Value
 
 FORMAT: Literal["heterps-click-log"] = "heterps-click-log"
@@ -16,6 +17,7 @@ VERSION: Literal[1] = 1
 MANIFEST_FILE = "manifest.json"
 KEY_SAMPLE_FILE = "key_samples.h5"
 KEY_SAMPLE_SIZE = 65_536
+EXACT_KEYS = 4096  # up to so many distinct keys of a slot are counted exactly
 
 _MAX_ROWS_PER_BYTE = 1024
 
@@ -30,6 +32,7 @@ class SlotSpec(Value):
     weighted: bool = False
     cardinality: Annotated[int, Field(ge=0)] = 0
     mean_keys: Annotated[float, Field(ge=0)] = 1.0
+    sampled_keys: Annotated[int, Field(ge=0)] = 0  # distinct ones in the key sample
 
     @field_validator("name")
     @classmethod
@@ -109,6 +112,7 @@ class DatasetManifest(Schema):
     num_rows: int
     raw_bytes: int
     label_means: tuple[float, ...]
+    label_ranges: tuple[tuple[float, float], ...] | None = None  # smallest and largest
     shards: tuple[DatasetShard, ...]
     key_samples: FileSpec
     made: dict[str, Any] = Field(default_factory=dict)
@@ -118,6 +122,12 @@ class DatasetManifest(Schema):
         total = sum(shard.num_rows for shard in self.shards)
         if total != self.num_rows:
             raise ValueError(f"num_rows is {self.num_rows}, but the shards hold {total}")
+        for what, found in (
+            ("label_means", self.label_means),
+            ("label_ranges", self.label_means if self.label_ranges is None else self.label_ranges),
+        ):
+            if len(found) != len(self.labels):
+                raise ValueError(f"{len(found)} {what} for {len(self.labels)} labels")
         return self
 
     def inputs(self) -> dict[str, Any]:
@@ -137,6 +147,19 @@ class DatasetManifest(Schema):
             "max_keys": options.get("max_keys"),
             "has_rare": int(options.get("min_count") or 1) > 1,
         }
+
+    def check_labels(self, low: float, high: float, where: str) -> None:
+        """UserError unless the first label, which models learn, lies between the two."""
+        if not self.labels:
+            return
+        mean = self.label_means[0]  # all that older datasets know of their labels
+        least, largest = (mean, mean) if self.label_ranges is None else self.label_ranges[0]
+        if not low <= least <= largest <= high:
+            raise UserError(
+                f"{where}: label {self.labels[0]!r} goes from {least:g} to {largest:g}, but the "
+                f"loss needs {low:g} to {high:g}; prepare the data again with a recipe that maps "
+                "it (`positive: [..]` or `at_least: ..`)"
+            )
 
     def slot(self, name: str) -> SlotSpec:
         """The slot of that name."""
@@ -160,7 +183,9 @@ class DatasetManifest(Schema):
         schema = self.schema_only()
         identity = {
             "version": self.version,
-            "schema": schema.model_dump(mode="json"),
+            "schema": schema.model_dump(
+                mode="json", exclude={"slots": {"__all__": {"sampled_keys"}}}
+            ),
             "block_rows": self.block_rows,
             "shards": [[shard.num_rows, shard.content] for shard in self.shards],
         }

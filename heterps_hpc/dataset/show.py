@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heterps_hpc.dataset.columns import Keys
-from heterps_hpc.dataset.manifest import DatasetManifest
+from heterps_hpc.dataset.manifest import EXACT_KEYS, DatasetManifest
 from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset, Verify
 from heterps_hpc.dataset.read.order import Order
 from heterps_hpc.dataset.read.reader import Batch, Reader
@@ -45,8 +45,15 @@ def _summary(dataset: Dataset, verify: Verify) -> Table:
     ):
         table.add_row(what, value)
     for label, mean in zip(manifest.labels, manifest.label_means, strict=True):
-        table.add_row(f"label {label}", f"mean {mean:.5f}")
+        table.add_row(f"label {label}", f"mean {mean:.5f}{_range(manifest, label)}")
     return table
+
+
+def _range(manifest: DatasetManifest, label: str) -> str:
+    if manifest.label_ranges is None:
+        return ""
+    least, largest = manifest.label_ranges[manifest.labels.index(label)]
+    return f", from {least:g} to {largest:g}"
 
 
 def _slot_table(manifest: DatasetManifest) -> Table:
@@ -57,7 +64,7 @@ def _slot_table(manifest: DatasetManifest) -> Table:
     table.add_column("keys per sample", justify="right")
     for slot in manifest.slots:
         kind = slot.kind + (", weighted" if slot.weighted else "")
-        table.add_row(slot.name, kind, f"{slot.cardinality:,}", f"{slot.mean_keys:.2f}")
+        table.add_row(slot.name, kind, _count(slot.cardinality), f"{slot.mean_keys:.2f}")
     return table
 
 
@@ -97,6 +104,11 @@ def _head_table(manifest: DatasetManifest, batch: Batch) -> Table:
         cells = (_keys_text(keys.cut(row, row + 1)) for row in range(count))
         table.add_row(f"slot {name}", *cells)
     return table
+
+
+def _count(cardinality: int) -> str:
+    """Larger numbers of distinct keys are estimates."""
+    return f"{'≈ ' if cardinality > EXACT_KEYS else ''}{cardinality:,}"
 
 
 def _keys_text(keys: Keys) -> str:

@@ -13,7 +13,7 @@ from heterps_hpc.config import ModelSpec
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
 from heterps_hpc.models import ctrdnn, matchnet, nce, two_embedding
-from heterps_hpc.models.mlp import SchemaLike
+from heterps_hpc.models.mlp import DatasetManifestLike, SchemaLike
 from heterps_hpc.validation import nearest, read_text
 
 BUILT_IN: dict[str, Callable[[dict[str, Any], SchemaLike], Model]] = {
@@ -38,6 +38,8 @@ def build_model(spec: ModelSpec, schema: SchemaLike) -> Model:
             "(for a model of your own give `file`)"
         )
     _check_slots(model, schema)
+    if model.label_range is not None and isinstance(schema, DatasetManifestLike):
+        schema.check_labels(*model.label_range, f"data for model {model.name!r}")
     asked = json.dumps(spec.parameters, sort_keys=True, default=str)
     return dataclasses.replace(model, parameters=f"{asked} dense={len(schema.dense_columns)}")
 

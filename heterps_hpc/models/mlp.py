@@ -6,7 +6,7 @@ Torch is imported only when a module is made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -14,8 +14,8 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.model import LOSS, SCORE, Layer, Lookup, TableSpec, dense
 from heterps_hpc.validation import Value, nearest
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=2**16)]  # widths and counts
+PositiveFloat = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -33,6 +33,18 @@ class SlotLike(Protocol):
     @property
     def cardinality(self) -> int:
         """Distinct keys seen when the data was written."""
+
+    @property
+    def sampled_keys(self) -> int:
+        """Distinct keys in the key sample, which negatives and noise are drawn from; 0: unknown."""
+
+
+@runtime_checkable
+class DatasetManifestLike(Protocol):
+    """A schema of data that is there, so that its labels are known."""
+
+    def check_labels(self, low: float, high: float, where: str) -> None:
+        """UserError unless the first label lies between the two."""
 
 
 class SchemaLike(Protocol):

@@ -24,6 +24,7 @@ from heterps_hpc.models.mlp import (
 )
 
 NOISE = "noise"
+_KEY_SAMPLE_SIZE = 65_536  # of a data set, per slot
 
 
 class NceParameters(MlpParameters):
@@ -65,14 +66,17 @@ def build(parameters: dict[str, Any], schema: SchemaLike) -> Model:
             TableSpec(table, chosen.output_dim + 1, chosen.init_scale),
         ),
         (NegativeSlot(NOISE, target, chosen.num_noise),),
+        score_is_logit=False,  # of data against noise, not of a click: no click log loss
     )
 
 
 def _noise_keys(chosen: NceParameters, schema: SchemaLike, target: str) -> int:
-    """How many keys the noise is uniform over."""
+    """How many keys the noise is uniform over: those of the key sample, not all of the slot's."""
     if chosen.noise_keys is not None:
         return chosen.noise_keys
-    return max(1, next(int(slot.cardinality) for slot in schema.slots if slot.name == target))
+    slot = next(slot for slot in schema.slots if slot.name == target)
+    sampled = int(getattr(slot, "sampled_keys", 0))  # data of an older version does not say
+    return max(1, sampled or min(int(slot.cardinality), _KEY_SAMPLE_SIZE))
 
 
 def _score(chosen: NceParameters, noise_keys: int) -> Layer:

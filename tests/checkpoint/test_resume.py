@@ -13,7 +13,7 @@ from tests.mpi_run import mpirun, tail
 
 RANKS = Path(__file__).with_name("resume_ranks.py")
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def job_names() -> list[str]:

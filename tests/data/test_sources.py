@@ -103,9 +103,9 @@ def test_avazu(tmp_path: Path, packed: bool) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (avazu_line(0, 7, "14102100"), "click 0 or 1"),
+        (avazu_line(0, 7, "14102100"), r"\(click\): expected a label from 0 to 1"),
         (avazu_line(0, 1, "14132100"), "an hour YYMMDDHH"),
-        (avazu_line(0, 1, "x"), r"column 3 \(hour\): expected an integer, got 'x'"),
+        (avazu_line(0, 1, "x"), r"column 3 \(hour\): expected a time as a number"),
         ("1,0,14102100\n", "expected 24 fields separated by ',', got 3 fields"),
         (avazu_line(0, 1, "14102100", "\udcff"), "expected UTF-8 text, got byte 0xff"),
     ],
@@ -294,11 +294,15 @@ def test_table_split_by_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("click", "", r"column 2 \(click\): expected a number, got ''"),
+        ("click", "", r"column 2 \(click\): expected a label in every row, got ''"),
         ("price", "cheap", r"column 7 \(price\): expected a number, got 'cheap'"),
         ("age", "inf", r"column 8 \(age\): expected a finite number"),
         ("item", "1.5", r"column 5 \(item\): expected an integer, got '1.5'"),
         ("item", "-4", "expected a row of the recipe's types"),
+        ("click", "7", r"column 2 \(click\): expected a label from 0 to 1.*positive"),
+        ("click", "-1", r"column 2 \(click\): expected a label from 0 to 1.*positive"),
+        ("click", "maybe", r"column 2 \(click\): expected a finite number, yes/no"),
+        ("t", "soon", r"column 10 \(t\): expected a time as a number or ISO 8601"),
         ("site", 'x"y', None),
         ("session", "a,b,c", None),
     ],

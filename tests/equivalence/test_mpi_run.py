@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.mpi_run import TOKEN, mpirun, mpirun_pytest
+from tests.mpi_run import TOKEN, mpirun
 
 PROGRAM = """
 import os, sys, time
@@ -57,10 +57,6 @@ def test_ranks_that_hang_are_killed_wherever_they_are(program: Path) -> None:
     with pytest.raises(pytest.fail.Exception, match="did not end in time"):
         outcome.check()
     assert [pid for pid in psutil.pids() if _carries(pid, str(program))] == []
-
-
-def test_the_equivalence_cases_run_under_pytest_mpi_too() -> None:
-    mpirun_pytest(2, ["tests/equivalence/test_under_mpi.py"], timeout=110).check()
 
 
 def _carries(pid: int, mark: str) -> bool:

@@ -25,7 +25,7 @@ from tests.faults.runs import (
 )
 from tests.mpi_run import Outcome
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def disturb(run: Run, **fault: Any) -> Outcome:

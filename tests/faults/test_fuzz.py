@@ -1,10 +1,12 @@
 """Mutated checkpoints and datasets give errors: no crash, no huge allocation, no foreign error.
 
-A few hundred mutations in `make test`; HETERPS_FUZZ=10000 (make test-faults) for the long form.
+A few hundred mutations in `make test`; HETERPS_FUZZ=10000 and the marker `full` (make test-faults)
+for the long form.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +27,34 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
     folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=folder, prefix="heterps-test-") as path:
         yield Path(path)
+
+
+def mutate_values(first: int, count: int, timeout: float) -> dict[str, int]:
+    """Refused mutations of job, cluster, layout, profile and the two manifests, by file."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.mutate_values", str(first), str(count)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}{done.stderr}"
+    refused: dict[str, int] = json.loads(done.stdout)["refused"]
+    return refused
+
+
+def test_mutated_inputs_are_refused_or_right() -> None:
+    refused = mutate_values(0, 150, timeout=100)
+    assert len(refused) == 6
+    assert min(refused.values()) >= 10  # of 25 each: mutations are not all harmless
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_many_mutated_inputs_are_refused_or_right() -> None:
+    refused = mutate_values(1000, 3000, timeout=1700)
+    assert min(refused.values()) >= 250  # of 500 each
 
 
 @pytest.mark.slow

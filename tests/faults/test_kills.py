@@ -13,7 +13,7 @@ from heterps_hpc.checkpoint.verify import verify
 from tests.faults.conftest import CASE, NUM_SEEDS
 from tests.faults.runs import FAULTY_PROGRAM, Learned, different_bits, make_run
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(600)]
 
 NUM_RANKS = 3
 MOST_PHASES = 60  # every rank goes through more than these

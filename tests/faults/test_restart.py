@@ -86,7 +86,7 @@ def test_capacity_is_compared_pool_by_pool(layout: Layout) -> None:
         smaller(CLUSTER, {})
 
 
-@pytest.mark.mpi
+@pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_fewer_nodes_mean_another_layout_and_the_same_result(

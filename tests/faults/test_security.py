@@ -72,7 +72,7 @@ def test_a_batch_script_takes_every_word_for_a_word(words: str, tmp_path: Path) 
     assert str(RunDir(run_dir).path) in said
 
 
-@pytest.mark.mpi
+@pytest.mark.ranks
 def test_a_local_launch_takes_every_word_for_a_word(tmp_path: Path) -> None:
     words = "a b'c\"d $(touch canary) `touch canary`; touch canary"
     run_dir = tmp_path / words

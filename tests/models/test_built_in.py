@@ -205,3 +205,18 @@ def test_own_files_that_are_wrong(tmp_path: Path, text: str | None, says: str) -
 def test_dense_columns_that_are_not_there_are_refused() -> None:
     with pytest.raises(UserError, match="dense columns"):
         build_model(ModelSpec(file=EXAMPLES / "wide_and_deep.py"), NO_DENSE)
+
+
+def test_noise_is_uniform_over_the_keys_that_it_is_drawn_from() -> None:
+    """log(k/N) with N the candidates of the key sample, not all keys of a huge slot."""
+    import math
+
+    slots = (
+        SlotSpec(name="a", cardinality=10, sampled_keys=10),
+        SlotSpec(name="b", cardinality=5_000_000, sampled_keys=60_000),
+    )
+    model = build_model(ModelSpec(name="nce"), Schema(slots=slots))
+    assert not model.score_is_logit  # of data against noise: no click log loss
+    make = model.layer("nce_score").make
+    assert make is not None
+    assert make().log_noise_odds == pytest.approx(math.log(8 / 60_000))

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, Stage
+from heterps_hpc.layout_checks import check_cluster
 from heterps_hpc.model import Layer, Lookup, Model, TableSpec, embedding
 from heterps_hpc.sharding import assign_shards, bind_plan
 
@@ -102,25 +104,82 @@ def test_a_layout_of_another_model_is_refused() -> None:
         layout.check_model(tower(num_slots=4))
 
 
+def shard(data: Any) -> Any:
+    """The first shard of the first rank."""
+    return data["ranks"][0]["shards"][0]
+
+
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
         (lambda d: d["ranks"].reverse(), "in order"),
         (lambda d: d["components"][0].update(num_ranks=5), "components cover"),
-        (lambda d: d["stages"][0].update(num_ranks=2), "stage 0 needs 2 ranks"),
-        (lambda d: d["ranks"][1].update(component=0), "component of pool"),
+        (lambda d: d["stages"][0].update(num_ranks=3), "stage 0 needs 3 ranks"),
+        (lambda d: d["ranks"][2].update(component=0), "not among the ranks of its component"),
+        (lambda d: d["stages"][0].update(pool="gpu"), "component of pool"),
         (lambda d: d.update(version=9), "version"),
+        (lambda d: d["ranks"][0].update(component=99), "rank 0 is in component 99"),
+        (lambda d: d["ranks"][0].update(stage=7), "rank 0 is in stage 7"),
+        (lambda d: d["ranks"][1].update(replica=3), r"replicas of stage 0 are \[0, 3\]"),
+        (lambda d: d["ranks"][1].update(replica=0), r"replicas of stage 0 are \[0, 0\]"),
+        (lambda d: shard(d).update(last_partition=2), "held by no rank"),
+        (lambda d: shard(d).update(first_partition=1), "partition 0 of table .* by no rank"),
+        (lambda d: shard(d).update(first_partition=4, last_partition=2), "must rise"),
+        (lambda d: shard(d).update(last_partition=9), "stay within 8"),
+        (lambda d: d["ranks"][1]["shards"].append(dict(shard(d))), "held twice"),
+        (lambda d: d["ranks"][2]["shards"].append(dict(shard(d))), "sparse=False and 1 shards"),
+        (
+            lambda d: (d["ranks"][2].update(sparse=True), d["ranks"][2]["shards"].append(shard(d))),
+            r"held by ranks of stages \[0, 1\]",
+        ),
+        (lambda d: d["ranks"][0].update(sparse=False), "sparse=False and"),
+        (lambda d: d["ranks"][1].update(dense=True), "some ranks of stage 0 are dense"),
+        (lambda d: d["stages"][1]["layers"].append("embedding"), "in stage 0 and in stage 1"),
+        (lambda d: d["components"][0].update(num_nodes=9), "9 nodes for 2 ranks"),
+        (lambda d: d["components"][0].update(num_nodes=1, ranks_per_node=1), "2 ranks on 1 nodes"),
+        (lambda d: d["components"][0].update(num_ranks=10**9), "limit|at most|less than"),
         (lambda d: d.pop("ranks"), "missing"),
     ],
 )
 def test_a_damaged_layout_is_refused(tmp_path: Path, damage: object, word: str) -> None:
-    layout = bind(stages(("cpu", ("embedding",), 1), ("gpu", ("fc", "top"), 1)))
+    layout = bind(stages(("cpu", ("embedding",), 2), ("gpu", ("fc", "top"), 1)))
     data = json.loads(layout.to_json())
     damage(data)  # type: ignore[operator]
     path = tmp_path / "layout.json"
     path.write_text(json.dumps(data))
     with pytest.raises(UserError, match=word):
         Layout.load(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (
+            lambda d: [entry.update(shards=[], sparse=False) for entry in d["ranks"]],
+            "no rank holds",
+        ),
+        (lambda d: shard(d).update(table="tt0"), "did you mean"),
+        (lambda d: d["ranks"][2].update(dense=False), "dense=False"),
+    ],
+)
+def test_a_layout_that_does_not_fit_its_model_is_refused(damage: Any, word: str) -> None:
+    data = json.loads(bind(stages(("cpu", ("embedding",), 2), ("gpu", ("fc", "top"), 1))).to_json())
+    damage(data)
+    with pytest.raises(UserError, match=word):
+        Layout.parse(data, "layout.json").check_model(tower())
+
+
+def test_a_layout_beyond_its_cluster_is_refused() -> None:
+    layout = bind(stages(("cpu", ("embedding",), 2), ("gpu", ("fc", "top"), 1)))
+    check_cluster(layout, CLUSTER)
+    small = CLUSTER.pools[0].model_copy(update={"max_ranks": 1})
+    for pools, word in (
+        (CLUSTER.pools[:1], "no pool 'gpu'"),
+        ((small, CLUSTER.pools[1]), "whose limit is 1"),
+        ((CLUSTER.pools[0], CLUSTER.pools[1].model_copy(update={"device": "cuda"})), "device cpu"),
+    ):
+        with pytest.raises(UserError, match=word):
+            check_cluster(layout, CLUSTER.model_copy(update={"pools": pools}))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ class ShardStats:
     samples: dict[str, KeySample]
     num_keys: dict[str, int]
     label_sums: NDArray[np.float64]
+    label_min: NDArray[np.float64]
+    label_max: NDArray[np.float64]
     raw_bytes: int = 0
 
 
@@ -80,6 +82,8 @@ class DatasetShardWriter:
             },
             {slot.name: 0 for slot in schema.slots},
             np.zeros(len(schema.labels)),
+            np.full(len(schema.labels), np.inf),
+            np.full(len(schema.labels), -np.inf),
         )
         self.num_rows = 0
         self._rows_written = 0
@@ -150,7 +154,7 @@ class DatasetShardWriter:
                 narrow[f"slots/{name}/lengths"] = np.diff(keys.offsets).astype(np.uint32)
         self._extend_rows({path: data for path, data in narrow.items() if data is not None})
         if rows.labels is not None:
-            self.stats.label_sums += rows.labels.sum(axis=0, dtype=np.float64)
+            self._note_labels(rows.labels)
         bits = random_bits(self._row_seed, self._rows_written, rows.num_rows)
         self._rows_written += rows.num_rows
         for name, keys in rows.slots.items():
@@ -162,6 +166,13 @@ class DatasetShardWriter:
             self.stats.cardinality[name].add(keys.keys)
             self.stats.samples[name].add(keys.keys, bits if keys.offsets is None else None)
             self.stats.num_keys[name] += len(keys.keys)
+
+    def _note_labels(self, labels: NDArray[np.float32]) -> None:
+        stats = self.stats
+        stats.label_sums += labels.sum(axis=0, dtype=np.float64)
+        if len(labels):
+            np.minimum(stats.label_min, labels.min(axis=0), out=stats.label_min)
+            np.maximum(stats.label_max, labels.max(axis=0), out=stats.label_max)
 
     def _extend_rows(self, columns: dict[str, NDArray[Any]]) -> None:
         """Append to columns of one item per row, block by block: a reader that wants several of

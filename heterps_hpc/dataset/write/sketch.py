@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.counter_rng import UInt64s, mix64, random_bits
-from heterps_hpc.dataset.manifest import KEY_SAMPLE_SIZE
+from heterps_hpc.dataset.manifest import EXACT_KEYS, KEY_SAMPLE_SIZE
 
-_EXACT_LIMIT = 4096
 _REGISTER_BITS = 14
 _NUM_REGISTERS = 1 << _REGISTER_BITS
 _CACHE_BITS = 14
@@ -51,7 +50,7 @@ class Cardinality:
         self._count(fresh)
         if self.exact is not None:
             merged = np.union1d(self.exact, fresh)
-            self.exact = merged if len(merged) <= _EXACT_LIMIT else None
+            self.exact = merged if len(merged) <= EXACT_KEYS else None
 
     def _count(self, keys: UInt64s) -> None:
         hashes = mix64(keys + np.uint64(0x632BE59BD9B4E019))
@@ -70,7 +69,7 @@ class Cardinality:
             self.exact = None
         else:
             merged = np.union1d(self.exact, other.exact)
-            self.exact = merged if len(merged) <= _EXACT_LIMIT else None
+            self.exact = merged if len(merged) <= EXACT_KEYS else None
 
     def estimate(self) -> int:
         """Distinct keys seen."""

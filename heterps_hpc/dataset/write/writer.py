@@ -141,6 +141,8 @@ def merge_stats(left: ShardStats, right: ShardStats) -> ShardStats:
         left.samples[name].merge(right.samples[name])
         left.num_keys[name] += right.num_keys[name]
     left.label_sums += right.label_sums
+    np.minimum(left.label_min, right.label_min, out=left.label_min)
+    np.maximum(left.label_max, right.label_max, out=left.label_max)
     left.raw_bytes += right.raw_bytes
     return left
 
@@ -162,6 +164,7 @@ def finish(
             update={
                 "cardinality": stats.cardinality[slot.name].estimate(),
                 "mean_keys": stats.num_keys[slot.name] / num_rows,
+                "sampled_keys": len(np.unique(stats.samples[slot.name].result())),
             }
         )
         for slot in options.schema.slots
@@ -174,6 +177,7 @@ def finish(
         num_rows=num_rows,
         raw_bytes=stats.raw_bytes,
         label_means=tuple(float(total / num_rows) for total in stats.label_sums),
+        label_ranges=tuple(zip(stats.label_min.tolist(), stats.label_max.tolist(), strict=True)),
         shards=tuple(shards),
         key_samples=_write_key_samples(path, stats),
         made=made,

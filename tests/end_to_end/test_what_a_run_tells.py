@@ -30,7 +30,7 @@ from tests.equivalence.cases import BATCH_SIZE, CLUSTER, Case
 from tests.equivalence.click_log import NUM_ROWS, write_click_logs
 from tests.faults.runs import Run, make_run, metrics
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(300)]
 
 STEPS = 12  # two epochs of five whole batches and a short one
 # the dense stage's two replicas cut every micro-batch, so scores come back in pieces

@@ -17,7 +17,7 @@ from tests.equivalence.click_log import write_click_logs
 from tests.faults.runs import RANK_PROGRAM, Run, events, make_run, metrics
 from tests.mpi_run import Outcome, mpirun
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(300)]
 
 CASE = Case("ctrdnn", "2+1", 2, 1, "float32", "plain")
 NAN_CASE = replace(CASE, variant="nan")

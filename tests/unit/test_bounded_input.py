@@ -1,0 +1,124 @@
+"""What a user may write: bombs, endless numbers and odd paths are refused at once, in a line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+
+SOUND = """
+name: job
+model: {name: ctrdnn}
+data: {train: data/train}
+train: {batch_size: 64}
+cluster: cluster.yaml
+"""
+BOMB = "a0: &a0 [x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
+
+
+def job(**changes: str) -> str:
+    """The sound job with other texts for some of its keys."""
+    lines = [line for line in SOUND.strip().splitlines() if line.split(":")[0] not in changes]
+    return "\n".join([*lines, *(f"{key}: {text}" for key, text in changes.items())])
+
+
+JOBS: dict[str, tuple[str, str]] = {
+    "yaml bomb": (BOMB, "aliases counted"),
+    "a list that holds itself": (job(name="&a [*a]"), "not defined before it is used"),
+    "3,000 nested lists": (job(name="[" * 3000 + "]" * 3000), "nested too deeply"),
+    "an integer of 5,000 digits": (job(name="9" * 5000), "not valid YAML"),
+    "a date that is none": (job(name="2024-13-45"), "not valid YAML"),
+    "a NUL in a path": (job(data='{train: "a\\0b"}'), "NUL"),
+    "no such user": (job(data="{train: ~nouser/x}"), "no such user"),
+    "a path of 5,000 characters": (job(data=f"{{train: {'x' * 5000}}}"), "cannot be a file"),
+    "negative seed": (job(train="{batch_size: 64, seed: -1}"), "train.seed"),
+    "a seed of 65 bits": (job(train=f"{{batch_size: 64, seed: {2**64}}}"), "train.seed"),
+    "staleness": (job(train=f"{{batch_size: 64, staleness: {10**30}}}"), "train.staleness"),
+    "too many slots": (
+        job(data=f"{{train: x, synthetic: {{num_slots: {2**31}}}}}"),
+        "data.synthetic.num_slots",
+    ),
+    "partitions": (
+        job(train="{batch_size: 64, tables: {num_partitions: 1000000}}"),
+        "train.tables.num_partitions",
+    ),
+    "betas": (job(train="{batch_size: 64, dense: {betas: [2, 2]}}"), "train.dense.betas"),
+    "a sketch with nothing to count": (
+        job(train="{batch_size: 64, tables: {sketch_bytes: 4096}}"),
+        "raise `admit_after`",
+    ),
+    "eviction by score without counters": (
+        job(train="{batch_size: 64, tables: {evict_below_score: 0.1}}"),
+        "counters: true",
+    ),
+    "a learning rate that no one wants": (
+        job(train="{batch_size: 64, sparse: {lr: 1.0e30}}"),
+        "train.sparse.lr",
+    ),
+    "a width that is not a number": (job(model="{name: ctrdnn, init_scale: .nan}"), "finite"),
+}
+POOL = "{{name: cpu, price_per_hour: 1, max_ranks: {0}, cores_per_node: {1}}}"
+CLUSTERS: dict[str, tuple[str, str]] = {
+    "2**63 ranks": (f"pools: [{POOL.format(2**63, 2)}]", "max_ranks"),
+    "10**30 ranks": (f"pools: [{POOL.format(10**30, 2)}]", "max_ranks"),
+    "10**9 cores": (f"pools: [{POOL.format(4, 10**9)}]", "cores_per_node"),
+}
+
+
+def refused(load: Callable[[Path], object], path: Path, word: str) -> str:
+    started = time.monotonic()
+    with pytest.raises(UserError, match=word) as caught:
+        load(path)
+    assert time.monotonic() - started < 5
+    message = str(caught.value)
+    assert len(message) < 1000
+    return message
+
+
+def test_the_sound_job_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(SOUND)
+    assert Job.load(tmp_path / "job.yaml").train.batch_size == 64
+
+
+@pytest.mark.parametrize("what", JOBS)
+def test_a_job_is_refused_at_once(what: str, tmp_path: Path) -> None:
+    text, word = JOBS[what]
+    (tmp_path / "job.yaml").write_text(text)
+    message = refused(Job.load, tmp_path / "job.yaml", word)
+    assert len(message.splitlines()) <= 2  # a wrong pair is two problems, each on its own line
+
+
+@pytest.mark.parametrize("what", CLUSTERS)
+def test_a_cluster_is_refused_at_once(what: str, tmp_path: Path) -> None:
+    text, word = CLUSTERS[what]
+    (tmp_path / "cluster.yaml").write_text(text)
+    refused(Cluster.load, tmp_path / "cluster.yaml", word)
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [("a\0b.yaml", "cannot be read"), ("x" * 5000, "cannot be read"), ("/dev/null/x", "cannot")],
+)
+def test_a_path_that_cannot_be_a_file(path: str, word: str) -> None:
+    refused(Job.load, Path(path), word)
+
+
+def test_ordinary_aliases_are_welcome(tmp_path: Path) -> None:
+    text = job(
+        train="{batch_size: 64, sparse: {schedule: &s {kind: cosine}}, dense: {schedule: *s}}"
+    )
+    (tmp_path / "job.yaml").write_text(text)
+    assert Job.load(tmp_path / "job.yaml").train.dense.schedule.kind == "cosine"
+
+
+def test_deep_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("[" * 100_000 + "]" * 100_000)
+    refused(Job.load, tmp_path / "job.json", "nested too deeply")
