@@ -75,11 +75,13 @@ class Rank:
         self.model = build_model(job.model, schema)
         layout.check_model(self.model)
         entry = self.world.entry
+        self.timer.tick()
         self.shapes = tensor_shapes(self.model, len(schema.dense_columns))
         self.routes = routes_of(self.world.rank, self.model, layout, self.shapes)
         self.tables: TableShards | None = None
         if entry.sparse:
             self.tables = TableShards(entry, self.model, layout, job, dataset)
+        self.timer.tick()
         self.modules: StageModules | None = None
         device = device_of(self.world)
         if entry.dense:

@@ -107,13 +107,15 @@ class Watchdog:
         if since == self._reported_since:
             return
         self._reported_since = since
+        missing = [self._marks.describe_missing()] if self._hearts is None else []
+        is_reporter = self._is_reporter()
         with _whatever_the_disk_says():
             if self._hearts is not None:
                 self._hearts.write()
             self._dump_stacks()
-        if self._is_reporter():
+        if is_reporter:
             self._over.wait(_SECONDS_FOR_STACKS)
-            self._report()
+            self._report(missing or describe_all(self._run_dir))
         else:
             self._over.wait(_SECONDS_FOR_REPORT)
         if self._spec.on_stall != "stop" or self._over.wait(SECONDS_FOR_LAST_LINES):
@@ -131,11 +133,7 @@ class Watchdog:
         alive = [b.rank for b in read_beats(self._run_dir) if not b.is_silent(now, silent_after)]
         return self._rank == min(alive, default=self._rank)
 
-    def _report(self) -> None:
-        if self._hearts is None:
-            lines = [self._marks.describe_missing()]
-        else:
-            lines = describe_all(self._run_dir)
+    def _report(self, lines: list[str]) -> None:
         report = self._run_dir.logs / f"stall-{self._timer.step:09d}.txt"
         what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
         with _whatever_the_disk_says():
