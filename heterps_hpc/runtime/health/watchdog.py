@@ -107,13 +107,12 @@ class Watchdog:
         if since == self._reported_since:
             return
         self._reported_since = since
-        missing = [self._marks.describe_missing()] if self._hearts is None else []
-        is_reporter = self._is_reporter()
         with _whatever_the_disk_says():
             if self._hearts is not None:
                 self._hearts.write()
             self._dump_stacks()
-        if is_reporter:
+        missing = [self._marks.describe_missing()] if self._hearts is None else []
+        if self._is_reporter():
             self._over.wait(_SECONDS_FOR_STACKS)
             self._report(missing or describe_all(self._run_dir))
         else:
