@@ -111,17 +111,27 @@ class Watchdog:
             if self._hearts is not None:
                 self._hearts.write()
             self._dump_stacks()
-        missing = [self._marks.describe_missing()] if self._hearts is None else []
         if self._is_reporter():
-            self._over.wait(_SECONDS_FOR_STACKS)
-            self._report(missing or describe_all(self._run_dir))
+            self._wait(_SECONDS_FOR_STACKS)
+            self._report()
         else:
-            self._over.wait(_SECONDS_FOR_REPORT)
-        if self._spec.on_stall != "stop" or self._over.wait(SECONDS_FOR_LAST_LINES):
+            self._wait(_SECONDS_FOR_REPORT)
+        if self._spec.on_stall != "stop" or self._wait(SECONDS_FOR_LAST_LINES):
             return
         with _whatever_the_disk_says():
             history.record(self._run_dir, "rank_end", rank=self._rank, code=int(ExitCode.STALLED))
         MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
+
+    def _wait(self, seconds: float) -> bool:
+        """Give other ranks time; whether it all ended meanwhile. Our own mark stays fresh."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._over.wait(min(left, 0.5)):
+                return True
+            with _whatever_the_disk_says():
+                if self._hearts is None:
+                    self._marks.beat(self._timer.count)
+        return False
 
     def _is_reporter(self) -> bool:
         """One rank reports for all: the first whose heart beats."""
@@ -132,7 +142,11 @@ class Watchdog:
         alive = [b.rank for b in read_beats(self._run_dir) if not b.is_silent(now, silent_after)]
         return self._rank == min(alive, default=self._rank)
 
-    def _report(self, lines: list[str]) -> None:
+    def _report(self) -> None:
+        if self._hearts is None:
+            lines = [self._marks.describe_missing()]
+        else:
+            lines = describe_all(self._run_dir)
         report = self._run_dir.logs / f"stall-{self._timer.step:09d}.txt"
         what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
         with _whatever_the_disk_says():
