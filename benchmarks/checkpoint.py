@@ -22,7 +22,7 @@ from heterps_hpc.checkpoint.reshard import even_split, reshard
 from heterps_hpc.checkpoint.store import publish
 from heterps_hpc.core import Table, TableConfig
 from heterps_hpc.runtime.state.capture import Captured, write_shard
-from heterps_hpc.runtime.state.table_rows import load_table, table_facts
+from heterps_hpc.runtime.state.table_rows import load_table, row_format
 
 DIM = 16
 BATCH = 4096
@@ -56,7 +56,7 @@ def save(table: Table, directory: Path, captured: Captured | None = None) -> Che
         data_fingerprint="",
         num_partitions=table.config.num_partitions,
         must_match={},
-        tables=captured.facts,
+        tables=captured.formats,
         shards=(shard,),
     )
     publish(directory, manifest)
@@ -65,7 +65,7 @@ def save(table: Table, directory: Path, captured: Captured | None = None) -> Che
 
 def capture_table(table: Table) -> Captured:
     """What training stands still for."""
-    return Captured(1, {"bench": table.snapshot()}, {"bench": table_facts(table)})
+    return Captured(1, {"bench": table.snapshot()}, {"bench": row_format(table)})
 
 
 def restore(checkpoint: Checkpoint) -> None:

@@ -10,6 +10,7 @@ class Phase(StrEnum):
 
     START = "start"
     CHECK = "check"  # the preflight
+    BUILD = "build"  # tables, modules, buffers
     RESTORE = "restore"
     READ = "read"
     PULL = "pull"

@@ -14,7 +14,7 @@ from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.problem import make_problem
 from heterps_hpc.profile import Profile
 from heterps_hpc.profiling.data_sheets import profile_from_sheets
-from heterps_hpc.runtime.measure.model_info import layer_facts, table_facts, tensor_facts
+from heterps_hpc.runtime.measure.model_info import layer_info, table_loads, tensor_info
 from heterps_hpc.runtime.shapes import tensor_shapes
 
 BATCH_SIZE = 4096
@@ -99,9 +99,9 @@ def facts_only(model_spec: dict[str, Any]) -> Profile:
         model=model.name,
         model_fingerprint=model.fingerprint(),
         batch_size=BATCH_SIZE,
-        layers=tuple(layer_facts(model, shapes, job, SCHEMA)),
-        tensors=tuple(tensor_facts(model, shapes, job)),
-        tables=tuple(table_facts(model, job, SCHEMA)),
+        layers=tuple(layer_info(model, shapes, job, SCHEMA)),
+        tensors=tuple(tensor_info(model, shapes, job)),
+        tables=tuple(table_loads(model, job, SCHEMA)),
         timings=(),
     )
 

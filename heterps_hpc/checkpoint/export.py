@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.checkpoint.contents import Contents
-from heterps_hpc.checkpoint.manifest import TableFacts
+from heterps_hpc.checkpoint.manifest import RowFormat
 from heterps_hpc.checkpoint.store import Checkpoint
 from heterps_hpc.errors import UserError
 
@@ -72,13 +72,13 @@ class _Table:
     """The rows of one table that are to be exported."""
 
     def __init__(
-        self, contents: Contents, name: str, facts: TableFacts, since: int | None, state: bool
+        self, contents: Contents, name: str, row_format: RowFormat, since: int | None, state: bool
     ) -> None:
         self.name = name
-        self.facts = facts
+        self.row_format = row_format
         self._contents = contents
         self._since = since
-        self._columns = ["keys", "vectors", *(["state"] if state and facts.state_dim else [])]
+        self._columns = ["keys", "vectors", *(["state"] if state and row_format.state_dim else [])]
         places = contents.places("table", name)
         known = {place.array.column for place in places}
         if since is not None and "step" not in known and any(p.array.shape[0] for p in places):
@@ -91,8 +91,8 @@ class _Table:
     @property
     def columns(self) -> dict[str, tuple[np.dtype[Any], int | None]]:
         """Type and width of the exported columns."""
-        kind = np.dtype(self.facts.dtype)
-        widths = {"keys": None, "vectors": self.facts.dim, "state": self.facts.state_dim}
+        kind = np.dtype(self.row_format.dtype)
+        widths = {"keys": None, "vectors": self.row_format.dim, "state": self.row_format.state_dim}
         return {
             name: (np.dtype(np.uint64) if name == "keys" else kind, widths[name])
             for name in self._columns

@@ -144,7 +144,7 @@ class ShardSpec(Value):
             yield end, self.num_bytes
 
 
-class TableFacts(Value):
+class RowFormat(Value):
     """What a table's rows look like."""
 
     dim: NotNegative
@@ -167,7 +167,7 @@ class Manifest(Value):
     data_schema: dict[str, Any] | None = None  # of the training data; None: not kept (version 1)
     num_partitions: Annotated[int, Field(gt=0, le=1 << 16)]  # as many as a table can have
     must_match: dict[str, Any]  # settings under which a resumed run is the uninterrupted one
-    tables: dict[str, TableFacts]
+    tables: dict[str, RowFormat]
     shards: tuple[ShardSpec, ...]
     key_recipe: dict[str, Any] | None = None  # how raw values became keys, for scoring raw rows
 

@@ -32,7 +32,7 @@ from heterps_hpc.runtime.sparse import Prefetched, SparseRole
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.state.capture import Captured, dense_arrays, lookup_name, prefetched_arrays
 from heterps_hpc.runtime.state.restore import load_dense, load_prefetched
-from heterps_hpc.runtime.state.table_rows import load_table, table_facts
+from heterps_hpc.runtime.state.table_rows import load_table, row_format
 from heterps_hpc.runtime.tables import TableShards
 from heterps_hpc.runtime.world import World, make_world
 
@@ -75,11 +75,13 @@ class Rank:
         self.model = build_model(job.model, schema)
         layout.check_model(self.model)
         entry = self.world.entry
+        self.timer.tick()
         self.shapes = tensor_shapes(self.model, len(schema.dense_columns))
         self.routes = routes_of(self.world.rank, self.model, layout, self.shapes)
         self.tables: TableShards | None = None
         if entry.sparse:
             self.tables = TableShards(entry, self.model, layout, job, dataset)
+        self.timer.tick()
         self.modules: StageModules | None = None
         device = device_of(self.world)
         if entry.dense:
@@ -94,7 +96,7 @@ class Rank:
         if self.tables is not None:
             for name, table in self.tables.tables.items():
                 captured.tables[name] = table.snapshot()
-                captured.facts[name] = table_facts(table)
+                captured.formats[name] = row_format(table)
             for step, lookup, column, value in prefetched_arrays(self.prefetched):
                 held = self.tables.tables[lookup.table].partitions
                 captured.add("ahead", str(step), lookup_name(lookup) + column, value, held)

@@ -41,8 +41,8 @@ def _run(start: Start) -> End:
                 info = check_world(comm, layout, start.component, reducer=job.train.reducer)
                 watchdog.share_hearts(comm)
                 preflight(comm, layout, job, info, run_dir)
-            dataset = Dataset.open(job.data.train)
-            rank = Rank(comm, job, layout, dataset, timer=timer)
+            with timer.phase(Phase.BUILD):
+                rank = Rank(comm, job, layout, Dataset.open(job.data.train), timer=timer)
             with timer.phase(Phase.RESTORE):
                 begin(rank, run_dir)
             return _train(rank, run_dir, stop)
@@ -58,7 +58,8 @@ def _run(start: Start) -> End:
 
 def _train(rank: Rank, run_dir: RunDir, stop: StopFlag) -> End:
     """Train from where the rank is to the end of its job; save meanwhile."""
-    training = Training(rank, run_dir, saver=Saver(rank, run_dir, stop))
+    with rank.timer.phase(Phase.BUILD):
+        training = Training(rank, run_dir, saver=Saver(rank, run_dir, stop))
     log.info(
         "%s of %d, layers %s, reducer %s",
         rank.world.name(),

@@ -63,9 +63,11 @@ class Training:
         staleness = self.job.train.staleness
         self.sparse = rank.sparse_role(self.exchange, ring=staleness + 2)
         self.dense = rank.dense_role(self.exchange, ring=staleness + 1)
+        self.timer.tick()
         reduces = self.world.layout.reduces(self.world.rank)
         agreed = agree_on_reducer(self.world.control, self.job.train.reducer, reduces=reduces)
         self.reducer = make_reducer(self.world.stage if reduces else MPI.COMM_SELF, agreed)
+        self.timer.tick()
         self.votes = Votes(self.world.control, lag=staleness + 1)
         self.progress = Progress(rank, run_dir.metrics if run_dir else None)
         self.result = Result()

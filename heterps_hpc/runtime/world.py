@@ -31,7 +31,7 @@ class World:
     entry: RankLayout
     control: MPI.Intracomm  # all ranks: votes, barriers
     exchange: MPI.Intracomm  # all ranks: rows, activations and their gradients
-    evaluation: MPI.Intracomm  # all ranks: the same while training messages are under way
+    evaluation: MPI.Intracomm  # all ranks: the same while training messages are in flight
     stage: MPI.Intracomm  # ranks of this stage: the reducer
     dense: MPI.Intracomm  # ranks of all dense stages (on others: COMM_SELF)
 

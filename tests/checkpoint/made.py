@@ -14,9 +14,9 @@ from heterps_hpc.checkpoint import (
     Checkpoint,
     Manifest,
     PlannedArray,
+    RowFormat,
     ShardSpec,
     ShardWriter,
-    TableFacts,
 )
 from heterps_hpc.checkpoint.manifest import content_checksum
 from heterps_hpc.checkpoint.store import directory_of, publish, shard_name
@@ -61,7 +61,7 @@ def make_manifest(step: int, shards: Sequence[ShardSpec]) -> Manifest:
         num_partitions=NUM_PARTITIONS,
         must_match={"train.seed": 5},
         tables={
-            name: TableFacts(dim=dim, state_dim=1, dtype="float32", optimizer="adagrad_rowwise")
+            name: RowFormat(dim=dim, state_dim=1, dtype="float32", optimizer="adagrad_rowwise")
             for name, dim in TABLES.items()
         },
         shards=tuple(shards),

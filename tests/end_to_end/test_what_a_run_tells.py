@@ -102,9 +102,15 @@ def predict(run: Run, data: Path, out: Path) -> subprocess.CompletedProcess[str]
 def test_predicted_scores_are_the_evaluated_ones_in_sample_order(
     data: Path, run: Run, tmp_path: Path
 ) -> None:
+    """And neither the training data nor Horovod is needed for it."""
     out = tmp_path / "scores.h5"
-    done = predict(run, data / "test", out)
+    hidden = run.job.data.train.rename(tmp_path / "hidden")
+    try:
+        done = predict(run, data / "test", out)
+    finally:
+        hidden.rename(run.job.data.train)
     assert done.returncode == 0, done.stderr
+    assert "horovod" not in loaded_by("heterps_hpc.runtime.predict")
     with h5py.File(out) as file:
         ids, scores, labels = (file[name][:] for name in ("sample_id", "score", "label"))
     assert ids.tolist() == list(range(NUM_ROWS))
@@ -112,6 +118,13 @@ def test_predicted_scores_are_the_evaluated_ones_in_sample_order(
     told = json.loads(run.directory.summary.read_text())["evaluation"]
     assert log_loss(scores, labels) == pytest.approx(told["log_loss"], rel=1e-6)
     assert auc(scores, labels) == pytest.approx(told["auc"], rel=1e-9)
+
+
+def loaded_by(module: str) -> set[str]:
+    """Packages that importing a module loads."""
+    code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 def stored_labels(path: Path) -> np.ndarray:

@@ -51,7 +51,8 @@ class Hearts:
         node.Free()
         self._layout = layout
         self._host = os.uname().nodename
-        # a machine may carry several nodes (containers, development clusters): the rank tells
+        # a machine may carry several nodes (containers, development clusters): with the first rank
+        # their names differ
         self._name = f"{self._host}-{first_rank:05d}"
         self._path = run_dir.heartbeats / f"{self._name}.json"
         self._every = every

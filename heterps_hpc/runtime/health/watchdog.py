@@ -111,16 +111,27 @@ class Watchdog:
                 self._hearts.write()
             self._dump_stacks()
         if self._is_reporter():
-            self._over.wait(_SECONDS_FOR_STACKS)
+            self._wait(_SECONDS_FOR_STACKS)
             self._report()
         else:
-            self._over.wait(_SECONDS_FOR_REPORT)
-        if self._spec.on_stall != "stop" or self._over.wait(SECONDS_FOR_LAST_LINES):
+            self._wait(_SECONDS_FOR_REPORT)
+        if self._spec.on_stall != "stop" or self._wait(SECONDS_FOR_LAST_LINES):
             return
         with _whatever_the_disk_says():
             end = events.RankEnded(rank=self._rank, code=int(ExitCode.STALLED))
             events.record(self._run_dir, end)
         MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
+
+    def _wait(self, seconds: float) -> bool:
+        """Give other ranks time; whether it all ended meanwhile. Our own mark stays fresh."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._over.wait(min(left, 0.5)):
+                return True
+            with _whatever_the_disk_says():
+                if self._hearts is None:
+                    self._marks.beat(self._timer.count)
+        return False
 
     def _is_reporter(self) -> bool:
         """One rank reports for all: the first whose heart beats."""

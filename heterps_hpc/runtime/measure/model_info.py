@@ -16,16 +16,16 @@ from heterps_hpc.runtime.exchange.routes import Shapes
 from heterps_hpc.table_size import table_bytes
 
 
-def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerInfo]:
+def layer_info(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerInfo]:
     """Bytes and flops of every layer."""
     size = np.dtype(job.train.dtype).itemsize
-    facts = []
+    found = []
     for layer in model.layers:
         inputs = sum(prod(shapes.get(name, ())) for name in layer.reads)
         outputs = sum(prod(shapes[name]) for name in layer.writes)
         weights = _num_weights(layer)
         tables = {lookup.table for lookup in layer.lookups}
-        facts.append(
+        found.append(
             LayerInfo(
                 name=layer.name,
                 kind=layer.kind,
@@ -41,19 +41,19 @@ def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> lis
                 keys_per_sample=sum(_num_keys(model, lookup, manifest) for lookup in layer.lookups),
             )
         )
-    return facts
+    return found
 
 
-def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorInfo]:
+def tensor_info(model: Model, shapes: Shapes, job: Job) -> list[TensorInfo]:
     """Tensors that a cut may have to carry."""
     size = make_wire(job.train).dtype.itemsize
-    facts = []
+    found = []
     for layer in model.layers:
         for name in layer.writes:
             readers = tuple(reader.name for reader in model.layers if name in reader.reads)
             if readers and not is_data_tensor(name):
                 width = prod(shapes[name])
-                facts.append(
+                found.append(
                     TensorInfo(
                         name=name,
                         writer=layer.name,
@@ -61,19 +61,19 @@ def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorInfo]:
                         bytes_per_sample=float(width * size),
                     )
                 )
-    return facts
+    return found
 
 
-def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableLoad]:
+def table_loads(model: Model, job: Job, manifest: Schema) -> list[TableLoad]:
     """Rows that a table will hold, and how much work its slots are per sample."""
-    facts = []
+    found = []
     for table in model.tables:
         lookups = [found for found in model.lookups if found.table == table.name]
         num_keys = sum(_num_keys(model, lookup, manifest) for lookup in lookups)
         size = table_bytes(model, table.name, job.train, manifest.slots)
         work = num_keys * (1.0 + table.dim / 16)
-        facts.append(TableLoad(name=table.name, work=work, bytes_total=size))
-    return facts
+        found.append(TableLoad(name=table.name, work=work, bytes_total=size))
+    return found
 
 
 def _num_keys(model: Model, lookup: Lookup, manifest: Schema) -> float:

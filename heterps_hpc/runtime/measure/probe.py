@@ -1,6 +1,6 @@
 """What a rank finds when it starts, as one line of JSON; `heterps doctor` runs it under mpirun.
 
-Each fact is looked up by itself, so that one broken library does not hide the others.
+Each is looked up by itself, so that one broken library does not hide the others.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import json
 import sys
 from collections.abc import Callable
 
-Facts = dict[str, str | int | bool | None]
+Info = dict[str, str | int | bool | None]
 
 
-def mpi_facts() -> Facts:
+def mpi_info() -> Info:
     """World, library and thread level."""
     from mpi4py import MPI
 
@@ -32,7 +32,7 @@ def mpi_facts() -> Facts:
     }
 
 
-def torch_facts() -> Facts:
+def torch_info() -> Info:
     """torch, and whether it sees GPUs."""
     import torch
 
@@ -43,7 +43,7 @@ def torch_facts() -> Facts:
     }
 
 
-def horovod_facts() -> Facts:
+def horovod_info() -> Info:
     """Horovod, and what it was built with."""
     import horovod
     from horovod.torch import gloo_built, mpi_built, nccl_built  # not there if built without torch
@@ -56,7 +56,7 @@ def horovod_facts() -> Facts:
     }
 
 
-def hdf5_facts() -> Facts:
+def hdf5_info() -> Info:
     """h5py and its HDF5."""
     import h5py
     import hdf5plugin
@@ -68,7 +68,7 @@ def hdf5_facts() -> Facts:
     }
 
 
-def core_facts() -> Facts:
+def core_info() -> Info:
     """The C++ tables, and the instruction set that they chose."""
     from heterps_hpc import core
 
@@ -76,25 +76,25 @@ def core_facts() -> Facts:
     return {"core_isa": table.isa}
 
 
-PARTS: tuple[Callable[[], Facts], ...] = (
-    mpi_facts,
-    torch_facts,
-    horovod_facts,
-    hdf5_facts,
-    core_facts,
+PARTS: tuple[Callable[[], Info], ...] = (
+    mpi_info,
+    torch_info,
+    horovod_info,
+    hdf5_info,
+    core_info,
 )
 
 
-def look() -> Facts:
-    """All facts; a part that fails is told as `error_NAME`."""
-    facts: Facts = {}
+def look() -> Info:
+    """All that was found; a part that fails is reported as `error_NAME`."""
+    info: Info = {}
     for part in PARTS:
         try:
-            facts |= part()
+            info |= part()
         except Exception as error:
-            name = part.__name__.removesuffix("_facts")
-            facts[f"error_{name}"] = f"{type(error).__name__}: {error}".splitlines()[0]
-    return facts
+            name = part.__name__.removesuffix("_info")
+            info[f"error_{name}"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return info
 
 
 def main() -> int:

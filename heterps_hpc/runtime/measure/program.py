@@ -23,7 +23,7 @@ from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
 from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
-from heterps_hpc.runtime.measure.model_info import layer_facts, table_facts, tensor_facts
+from heterps_hpc.runtime.measure.model_info import layer_info, table_loads, tensor_info
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import End, Start, run_program
 from heterps_hpc.runtime.training import Training
@@ -81,9 +81,9 @@ def _summarise(rank: Rank, times: StepTimes, link: LinkTime | None) -> Measured:
         micro_batches=job.train.micro_batches,
         model=model.name,
         model_fingerprint=model.fingerprint(),
-        layers=tuple(layer_facts(model, shapes, job, manifest)),
-        tensors=tuple(tensor_facts(model, shapes, job)),
-        tables=tuple(table_facts(model, job, manifest)),
+        layers=tuple(layer_info(model, shapes, job, manifest)),
+        tensors=tuple(tensor_info(model, shapes, job)),
+        tables=tuple(table_loads(model, job, manifest)),
         layer_seconds={
             name: float(np.mean([each[0][name] for each in gathered])) for name in layers
         },

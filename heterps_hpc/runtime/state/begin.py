@@ -21,7 +21,7 @@ from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.state.compatibility import check_match
 from heterps_hpc.runtime.state.restore import load_dense
-from heterps_hpc.runtime.state.table_rows import table_facts
+from heterps_hpc.runtime.state.table_rows import row_format
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def _fitting(contents: Contents, modules: StageModules) -> set[str]:
 
 def _take_rows(rank: Rank, contents: Contents, name: str, table: Table) -> None:
     """Rows by key: the earlier run may have had another number of partitions."""
-    here, there = table_facts(table), contents.checkpoint.manifest.tables[name]
+    here, there = row_format(table), contents.checkpoint.manifest.tables[name]
     if here.dim != there.dim:
         raise UserError(
             f"train.init_from: table {name!r} has {here.dim} numbers per row here, "

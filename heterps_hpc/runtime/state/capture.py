@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heterps_hpc.checkpoint import PlannedArray, ShardSpec, ShardWriter, TableFacts
+from heterps_hpc.checkpoint import PlannedArray, RowFormat, ShardSpec, ShardWriter
 from heterps_hpc.checkpoint.contents import EXTRA
 from heterps_hpc.checkpoint.manifest import Kind
 from heterps_hpc.core.table import Rows, Snapshot
@@ -40,7 +40,7 @@ class Captured:
 
     step: int
     tables: dict[str, Snapshot] = field(default_factory=dict)
-    facts: dict[str, TableFacts] = field(default_factory=dict)
+    formats: dict[str, RowFormat] = field(default_factory=dict)
     arrays: list[tuple[PlannedArray, Array]] = field(default_factory=list)
 
     def add(

@@ -47,7 +47,7 @@ Report = dict[str, Any]  # what a rank reports of its shard
 
 @dataclass
 class _Save:
-    """One save under way, as rank 0 sees it."""
+    """One save in progress, as rank 0 sees it."""
 
     step: int
     began: float
@@ -121,7 +121,7 @@ class Saver:
         return {
             "step": captured.step,
             "shard": spec.model_dump(mode="json"),
-            "tables": {name: fact.model_dump() for name, fact in captured.facts.items()},
+            "tables": {name: found.model_dump() for name, found in captured.formats.items()},
             "file": path.name,
         }
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_hpc.checkpoint import Contents, DamagedCheckpoint, TableFacts
+from heterps_hpc.checkpoint import Contents, DamagedCheckpoint, RowFormat
 from heterps_hpc.core import Rows, Table
 from heterps_hpc.errors import UserError
 
 Array = NDArray[Any]
 
 
-def table_facts(table: Table) -> TableFacts:
+def row_format(table: Table) -> RowFormat:
     """What the rows of a table look like."""
     config = table.config
-    return TableFacts(
+    return RowFormat(
         dim=config.dim,
         state_dim=table.state_dim,
         dtype=config.dtype,
@@ -28,10 +28,10 @@ def table_facts(table: Table) -> TableFacts:
 
 def load_table(contents: Contents, name: str, table: Table, tick: Callable[[], None]) -> None:
     """The rows of all partitions that a table holds; `tick` is called before each."""
-    facts = contents.checkpoint.manifest.tables.get(name)
-    if facts != table_facts(table):
+    saved = contents.checkpoint.manifest.tables.get(name)
+    if saved != row_format(table):
         raise DamagedCheckpoint(
-            f"{contents.checkpoint.path}: table {name!r} is {facts}, here {table_facts(table)}"
+            f"{contents.checkpoint.path}: table {name!r} is {saved}, here {row_format(table)}"
         )
     num_rows = contents.num_rows(name, table.partitions)
     try:
