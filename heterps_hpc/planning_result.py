@@ -6,7 +6,7 @@ keys that are not known here are passed over.
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from heterps_hpc.layout import Plan
 from heterps_hpc.validation import Value
@@ -69,4 +69,5 @@ class PlanningResult(_Saved):
     estimated_pools: tuple[str, ...] = ()
     extrapolated: tuple[str, ...] = ()  # stages with more ranks than were measured, in words
     remarks: tuple[str, ...] = ()  # what looks unusual in the question, in words
-    without_plan: tuple[str, ...] = ()  # simple rules that found no plan for the floor
+    without_plan: tuple[str, ...] = ()  # simple rules that found no plan
+    why_no_plan: dict[str, str] = Field(default_factory=dict)  # of them, by name

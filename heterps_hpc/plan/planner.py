@@ -12,6 +12,7 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.model import Model
+from heterps_hpc.plan.baselines import why_no_plan
 from heterps_hpc.plan.cost_model import StageTable, memory_of, to_plan
 from heterps_hpc.plan.exact.solver import Solution, solve
 from heterps_hpc.plan.explain import (
@@ -58,8 +59,8 @@ def make_plan(
         found = replace(found, choices=optimum.choices, money=optimum.value)
     if found.choices is None:
         raise UserError(
-            f"scheduler {name!r} found no plan that reaches {problem.floor:,.0f} samples/s; use "
-            "'rl' or 'exact', which find one if there is any"
+            f"scheduler {name!r} found no plan that reaches {problem.floor:,.0f} samples/s "
+            f"({why_no_plan(problem, name)}); use 'rl' or 'exact', which find one if there is any"
         )
     return _result(job, profile, table, name, found, optimum, best, budget)
 
@@ -118,6 +119,7 @@ def _result(
     problem = table.problem
     baselines = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
     plan = certified(table, found, name, optimum)
+    without = [rule for rule, other in baselines.items() if other.choices is None]
     nearly, needed = runners_up(table, found.choices)
     return PlanningResult(
         plan=plan,
@@ -143,7 +145,8 @@ def _result(
         estimated_pools=tuple(profile.estimated_pools),
         extrapolated=tuple(extrapolated(profile, plan)),
         remarks=tuple(remarks(job, profile, problem)),
-        without_plan=tuple(rule for rule, other in baselines.items() if other.choices is None),
+        without_plan=tuple(without),
+        why_no_plan={rule: why_no_plan(problem, rule) for rule in without},
     )
 
 

@@ -157,5 +157,6 @@ def comparison_table(result: PlanningResult) -> Table:
             stages_line(plan),
         )
     for name in result.without_plan:
-        table.add_row("–", "–", "–", "–", name, "no plan that meets the floor")
+        reason = result.why_no_plan.get(name, "no plan that meets the floor")
+        table.add_row("–", "–", "–", "–", name, reason)
     return table

@@ -24,7 +24,13 @@ from heterps_hpc.plan.remedies import Change, find_remedies, number, rounded
 from heterps_hpc.plan.terminal import money_line, show, summary_lines
 from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import LayerInfo, Profile, TableLoad, TensorInfo, Timing
-from heterps_hpc.profiling.data_sheets import load_sheet, profile_from_sheets, sheet_names
+from heterps_hpc.profiling.data_sheets import (
+    layer_timing,
+    load_sheet,
+    profile_from_sheets,
+    sheet_names,
+)
+from heterps_hpc.rundir import RunDir
 from tests.plan.instances import random_cluster
 
 LAYERS = ("embedding", "fc1", "loss")
@@ -47,6 +53,7 @@ def small_cluster(**changes: Any) -> Cluster:
     """A cheap slow pool and an expensive fast one."""
     cpu = {"name": "cpu", "price_per_hour": 0.04, "max_ranks": 8, "cores_per_node": 8}
     gpu = {"name": "gpu", "price_per_hour": 2.42, "max_ranks": 4, "cores_per_node": 8}
+    gpu |= {"kind": "accelerator"}
     pools = [Pool.parse({**cpu, **changes}, "cpu"), Pool.parse(gpu, "gpu")]
     return Cluster(pools=tuple(pools))
 
@@ -284,6 +291,23 @@ def test_rules_without_a_plan_and_needed_pools_are_listed() -> None:
     assert re.search(r"best without gpu +there is no plan", screen.getvalue())
 
 
+def test_baselines_go_by_the_kind_of_a_pool_and_say_which_kind_is_missing() -> None:
+    model, easy = small_model(), small_job(min_samples_per_second=10_000.0)
+    result = make_plan(easy, small_cluster(), small_profile(model), model, 1e6)
+    pools = {plan.scheduler: set(plan.placement.values()) for plan in result.alternatives}
+    assert pools["cpu-only"] == {"cpu"}
+    assert pools["gpu-only"] == {"gpu"}
+    assert pools["heuristic"] == {"cpu", "gpu"}
+    one = Cluster(pools=small_cluster().pools[:1])
+    alone = make_plan(small_job(), one, small_profile(model), model, 1e6)
+    assert set(alone.without_plan) == {"gpu-only", "heuristic"}
+    assert set(alone.why_no_plan.values()) == {"no accelerator pool"}
+    job = small_job()
+    job = job.model_copy(update={"plan": job.plan.model_copy(update={"scheduler": "gpu-only"})})
+    with pytest.raises(UserError, match="no accelerator pool"):
+        make_plan(job, one, small_profile(model), model, 1e6)
+
+
 def test_profile_of_another_model_is_refused() -> None:
     profile = small_profile(small_model("other"))
     with pytest.raises(UserError, match=r"profile is of model 'other'.*measure again"):
@@ -350,6 +374,51 @@ def test_data_sheets_are_complete_and_marked_estimated() -> None:
     cluster = Cluster(pools=(small_cluster().pool("cpu"), gpu))
     plan = make_plan(small_job(), cluster, profile, model, 1e6).plan
     assert plan.estimate.from_data_sheet == ("gpu" in plan.placement.values())
+
+
+def test_a_plan_can_rest_on_data_sheets_alone(tmp_path: Path) -> None:
+    from heterps_hpc.commands.measure import measure
+    from heterps_hpc.commands.plan import plan
+    from tests.data.samples import write_mixed
+
+    write_mixed(tmp_path / "data", 200)
+    job = Job.parse(
+        {
+            "name": "described",
+            "model": {"name": "ctrdnn"},
+            "data": {"train": str(tmp_path / "data")},
+            "train": {"batch_size": 64},
+            "goal": {"min_samples_per_second": 100.0},
+            "plan": {"scheduler": "exact"},
+        },
+        "test",
+    )
+    cpu, gpu = small_cluster().pools
+    sheets = {"cpu": "cpu_core", "gpu": "v100"}
+    pools = [p.model_copy(update={"data_sheet": sheets[p.name]}) for p in (cpu, gpu)]
+    cluster, run_dir = Cluster(pools=tuple(pools)), RunDir(tmp_path / "run").create()
+    with pytest.raises(UserError, match="run `heterps measure JOB` first"):
+        plan(job, cluster, run_dir)
+    profile = measure(job, cluster, run_dir)
+    assert profile.estimated_pools == ["cpu", "gpu"]
+    assert all(timing.compute_seconds > 0 for timing in profile.timings)
+    profile.save(run_dir.profile)
+    layout = plan(job, cluster, run_dir)
+    assert layout.plan is not None
+    assert layout.plan.estimate.from_data_sheet
+    assert layout.plan.gap == 0.0
+
+
+def test_the_times_of_a_data_sheet_are_its_roofline() -> None:
+    """A layer of 1e9 flops a sample on a V100, by hand: arithmetic outlasts memory traffic."""
+    sheet = load_sheet("v100")
+    layer = LayerInfo(name="fc", kind="fc", flops=1e9, input_bytes=400, output_bytes=400)
+    timing = layer_timing(layer, "gpu", sheet, 1000)
+    expected = 1e12 / sheet.flops_per_second + 9 * sheet.kernel_seconds
+    assert timing.compute_seconds == pytest.approx(expected)
+    rows = LayerInfo(name="e", kind="embedding", is_embedding=True, keys_per_sample=10)
+    seconds = 2 * 10 * 1000 / sheet.random_rows_per_second + sheet.kernel_seconds
+    assert layer_timing(rows, "gpu", sheet, 1000).compute_seconds == pytest.approx(seconds)
 
 
 def test_money_by_node_counts_whole_nodes() -> None:
