@@ -35,7 +35,8 @@ LINKS_PROGRAM = "heterps_hpc.runtime.measure.links"
 
 def measure(job: Job, cluster: Cluster, run: RunDir, launcher: Launcher) -> Profile:
     """Times of every layer on every pool; pools with a data sheet are estimated from it."""
-    model = model_of(job, Dataset.open(job.data.train))
+    data = Dataset.open(job.data.train)
+    model = model_of(job, data)
     bench = _Bench(_short_job(job), cluster, model, run, launcher)
     where = f"{os.uname().nodename} ({launcher.name})"
     notes = [f"measured {time.strftime('%Y-%m-%d %H:%M')} on {where}"]
@@ -50,12 +51,12 @@ def measure(job: Job, cluster: Cluster, run: RunDir, launcher: Launcher) -> Prof
         same = [one for one in found if one.pool == twin]
         found += [one.model_copy(update={"pool": pool.name}) for one in same]
         notes.append(f"pool {pool.name} is the same cores as {twin}: measured once")
-    if not found:
-        raise UserError(
-            "every pool has a `data_sheet`, so nothing is left to measure; measure at least one "
-            "pool, or plan from sheets alone with `heterps plan --profile`"
-        )
-    profile = fit_profile(cluster, found, notes, one_machine=launcher.one_machine)
+    if found:
+        profile = fit_profile(cluster, found, notes, one_machine=launcher.one_machine)
+    else:  # every pool is described, not measured
+        from heterps_hpc.runtime.measure.unmeasured import unmeasured_profile
+
+        profile = unmeasured_profile(job, model, data)
     if not launcher.one_machine:
         measured = [pool for pool in cluster.pools if pool.data_sheet is None]
         links = (*profile.links, *bench.links_between(measured))

@@ -12,16 +12,17 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.model import Model
+from heterps_hpc.plan.baselines import why_no_plan
 from heterps_hpc.plan.cost_model import StageTable, memory_of, to_plan
 from heterps_hpc.plan.exact.solver import Solution, solve
 from heterps_hpc.plan.explain import (
     Best,
     best_throughput,
     frontier,
-    refuse,
     runners_up,
 )
 from heterps_hpc.plan.problem import Problem, problem_of_job
+from heterps_hpc.plan.remedies import number, refuse
 from heterps_hpc.plan.schedulers import CHEAP, SCHEDULERS, scheduler
 from heterps_hpc.plan.search import Budget, Found
 from heterps_hpc.planning_result import CurvePoint, PlanningResult
@@ -31,6 +32,8 @@ from heterps_hpc.sharding import bind_plan
 log = logging.getLogger(__name__)
 
 EXACT_SECONDS = 20.0
+LEAST_FLOOR = 1e-2  # samples per second
+DAY_SECONDS = 86_400.0
 LEARNED = ("rl", "rl-rnn")
 
 
@@ -56,8 +59,8 @@ def make_plan(
         found = replace(found, choices=optimum.choices, money=optimum.value)
     if found.choices is None:
         raise UserError(
-            f"scheduler {name!r} found no plan that reaches {problem.floor:,.0f} samples/s; use "
-            "'rl' or 'exact', which find one if there is any"
+            f"scheduler {name!r} found no plan that reaches {problem.floor:,.0f} samples/s "
+            f"({why_no_plan(problem, name)}); use 'rl' or 'exact', which find one if there is any"
         )
     return _result(job, profile, table, name, found, optimum, best, budget)
 
@@ -75,13 +78,29 @@ def _with_goal(problem: Problem, job: Job) -> tuple[Problem, Best | None]:
 
 def extrapolated(profile: Profile, plan: Plan) -> Iterator[str]:
     """Stages whose times were not measured with so many ranks."""
-    for number, stage in enumerate(plan.stages):
+    for index, stage in enumerate(plan.stages):
         counts = [profile.timing(name, stage.pool).rank_counts for name in stage.layers]
         largest = min((max(measured) for measured in counts if measured), default=None)
         if largest is not None and stage.num_ranks > largest:
             yield (
-                f"stage {number} has {stage.num_ranks} ranks of {stage.pool}, measured with up to "
+                f"stage {index} has {stage.num_ranks} ranks of {stage.pool}, measured with up to "
                 f"{largest}"
+            )
+
+
+def remarks(job: Job, profile: Profile, problem: Problem) -> Iterator[str]:
+    """Values that are allowed, and are probably not what was meant."""
+    if 0 < problem.floor < LEAST_FLOOR:
+        yield f"the floor of {number(problem.floor)} samples/s is so low that every plan meets it"
+    if job.plan.seconds > DAY_SECONDS:
+        days = job.plan.seconds / DAY_SECONDS
+        yield f"plan.seconds lets the scheduler think for {days:,.0f} days"
+    for timing in profile.timings:
+        if timing.compute_seconds > DAY_SECONDS:
+            days = timing.compute_seconds / DAY_SECONDS
+            yield (
+                f"layer {timing.layer!r} takes {days:,.0f} days for one batch on pool "
+                f"{timing.pool!r}, the profile says"
             )
 
 
@@ -100,6 +119,8 @@ def _result(
     problem = table.problem
     baselines = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
     plan = certified(table, found, name, optimum)
+    without = [rule for rule, other in baselines.items() if other.choices is None]
+    nearly, needed = runners_up(table, found.choices)
     return PlanningResult(
         plan=plan,
         memory=memory_of(table, found.choices),
@@ -108,7 +129,8 @@ def _result(
             for rule, other in baselines.items()
             if other.choices is not None and rule != name
         ),
-        runners_up=tuple(runners_up(table, found.choices)),
+        runners_up=tuple(nearly),
+        needed_pools=tuple(needed),
         frontier=tuple(frontier(problem)),
         learning_curve=tuple(
             CurvePoint(seconds=s, placements=n, money=m) for s, n, m in found.curve
@@ -122,7 +144,9 @@ def _result(
         scheduler_seconds=found.seconds,
         estimated_pools=tuple(profile.estimated_pools),
         extrapolated=tuple(extrapolated(profile, plan)),
-        without_plan=tuple(rule for rule, other in baselines.items() if other.choices is None),
+        remarks=tuple(remarks(job, profile, problem)),
+        without_plan=tuple(without),
+        why_no_plan={rule: why_no_plan(problem, rule) for rule in without},
     )
 
 
