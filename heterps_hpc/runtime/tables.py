@@ -6,6 +6,7 @@ state of the table, and all its gradients make one update per row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +104,10 @@ class TableShards:
             )
             for name, partitions in held.items()
         }
+        if job.train.tables.expected_rows is not None:
+            for table in self.tables.values():
+                part = len(table.partitions) / job.train.tables.num_partitions
+                table.reserve(math.ceil(job.train.tables.expected_rows * part))
         self.has_tiers = job.train.tables.hot_bytes is not None
         self.lookups = [lookup for lookup in model.lookups if lookup.table in self.tables]
         self._readers = {
