@@ -106,7 +106,7 @@ class TableOptions(Value):
     """How tables admit, count, forget and spill rows; the same for all tables of a job."""
 
     num_partitions: Positive = 64
-    expected_rows: Positive | None = None  # of each table: memory is made ready for so many
+    expected_rows: Positive | dict[str, Positive] | None = None  # of each table, or by its name
     init: Literal["uniform", "normal", "zeros"] = "uniform"  # of new rows; how wide: the model says
     admit_after: Positive = 1
     sketch_bytes: Positive | None = None

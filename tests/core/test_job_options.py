@@ -12,11 +12,11 @@ from heterps_hpc.config import Job
 from heterps_hpc.core import Table
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model, TableSpec
-from heterps_hpc.runtime.tables import table_config
+from heterps_hpc.runtime.tables import expected_rows, table_config
 
 
-def table_of(train: dict[str, Any]) -> Table:
-    job = Job.parse(
+def job_of(train: dict[str, Any]) -> Job:
+    return Job.parse(
         {
             "name": "options",
             "model": {"name": "ctrdnn"},
@@ -25,6 +25,10 @@ def table_of(train: dict[str, Any]) -> Table:
         },
         "job",
     )
+
+
+def table_of(train: dict[str, Any]) -> Table:
+    job = job_of(train)
     spec = TableSpec("user", dim=2000, init_scale=0.5)
     model = cast(Model, SimpleNamespace(table=lambda name: spec))
     return Table(table_config(model, "user", job, "rank0"))
@@ -75,3 +79,13 @@ def test_scores_weigh_shows_as_the_job_says(weights: dict[str, float], kept: int
 def test_wrong_options_are_refused(train: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="job"):
         table_of(train)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [(None, {}), (7, {"user": 7, "item": 7}), ({"item": 9}, {"item": 9})]
+)
+def test_rows_are_expected_of_all_tables_or_by_name(said: Any, expected: dict[str, int]) -> None:
+    model = cast(Model, SimpleNamespace(tables=[TableSpec("user", 2), TableSpec("item", 2)]))
+    assert expected_rows(model, job_of({"tables": {"expected_rows": said}})) == expected
+    with pytest.raises(UserError, match="names film; the model's tables are user, item"):
+        expected_rows(model, job_of({"tables": {"expected_rows": {"film": 1}}}))
