@@ -1,4 +1,4 @@
-"""Rivals that need packages of their own get a virtual environment of their own, made once.
+"""Peers that need packages of their own get a virtual environment of their own, made once.
 
     python = peer_python("torchrec")
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# Each rival is a list of pip calls, in order: torch comes first and pinned, because a plain
+# Each peer is a list of pip calls, in order: torch comes first and pinned, because a plain
 # `torch`, asked for by another package, would bring gigabytes of CUDA.
 _DATA = ["numpy==2.4.6", "h5py==3.16.0", "hdf5plugin==7.1.0", "pydantic==2.14.3", "xxhash==4.1.0"]
 _DATA += ["pyyaml==6.0.3", "rich==15.0.0"]
@@ -38,7 +38,7 @@ PEERS: dict[str, list[list[str]]] = {
 
 
 def cache_folder() -> Path:
-    """Where environments of rivals are kept."""
+    """Where environments of peers are kept."""
     chosen = os.environ.get("HETERPS_CACHE")
     if chosen:
         return Path(chosen) / "peers"
@@ -47,7 +47,7 @@ def cache_folder() -> Path:
 
 
 def peer_python(name: str) -> Path:
-    """The interpreter of a rival's environment; makes the environment on first use."""
+    """The interpreter of a peer's environment; makes the environment on first use."""
     calls = PEERS[name]
     recipe = json.dumps([calls, sys.version])
     key = hashlib.sha256(recipe.encode()).hexdigest()[:12]

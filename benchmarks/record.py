@@ -18,6 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.memory_probe import memory_costs
+
 
 @dataclass(frozen=True)
 class Record:
@@ -115,6 +117,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(int(memory) / 2**20, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "memory": memory_costs(),
     }
 
 

@@ -2,58 +2,53 @@
 
     python -m benchmarks.table [--quick] [--json FILE]
 
---quick: workload (a) with all rivals, and memory at 2 million rows. Rivals run one thread each,
-in turn, on the same core. FBGEMM gets a virtual environment of its own on first use.
+--quick: workload (a) with all peers, and memory at 2 million rows. Peers run one thread each, in
+turn, on the same core, with and without huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1): the
+better of the two counts. FBGEMM gets a virtual environment of its own on first use.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.peers import peer_python
 from benchmarks.record import Report, standard_options
 from benchmarks.table_workloads import WORKLOADS
 
-RIVAL_ENV = Path("build/venvs/fbgemm")
-# torch by itself first: as a dependency pip would take the newest, with CUDA
-RIVAL_PINS = (["torch==2.13.0", "numpy"], ["fbgemm-gpu-cpu==1.8.0"])
-GOALS = {  # workload -> goal of our speed over (FBGEMM's, torch's)
-    "a": (">= 4", ">= 5"),
-    "b": (">= 1", ">= 1"),
-    "c": (">= 1", ">= 1"),
-    "d": (">= 1", ">= 1"),
+PEERS = ("fbgemm", "torch")
+HUGE = "-huge"  # a peer whose allocator asks for huge pages; the better of the two counts
+GOALS = {  # workload -> goal of our speed over (FBGEMM's, torch's, the limit's)
+    "a": (">= 2", ">= 4", ">= 0.95"),
+    "b": (">= 1.3", ">= 2", None),
+    "c": (">= 1.5", ">= 2", ">= 0.95"),
+    "d": (">= 1.2", ">= 2", None),
 }
-
-
-def rival_python() -> str:
-    python = RIVAL_ENV / "bin/python"
-    marker = RIVAL_ENV / "complete"
-    if not marker.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(RIVAL_ENV)], check=True)
-        for packages in RIVAL_PINS:
-            subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
-        marker.touch()
-    return str(python)
 
 
 class Worker:
     """A contender in its own process, which runs only when asked."""
 
-    def __init__(self, name: str, workload: str, python: str, clock: str) -> None:
+    def __init__(self, name: str, workload: str, clock: str) -> None:
         self.name = name
+        is_peer = name.removesuffix(HUGE) in PEERS
+        python = str(peer_python("fbgemm")) if is_peer else sys.executable
+        tunables = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if name.endswith(HUGE) else {}
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.table_worker", name, workload, clock],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | tunables,
         )  # fmt: skip
-        self._answer()
+        self.huge_bytes = int(self._answer())
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -83,32 +78,40 @@ class Worker:
         self._process.wait()
 
 
-Seconds = dict[str, list[list[float]]]  # of each contender, by round and turn
+@dataclass
+class Turns:
+    """What was measured of one contender."""
+
+    seconds: list[list[float]] = field(default_factory=list)  # by round and turn
+    huge_bytes: int = 0  # of its memory that lies on huge pages
+
+    def median(self) -> float:
+        return statistics.median(chain(*self.seconds))
 
 
-def take_turns(workload: str, names: list[str], repeats: int, clock: str, rounds: int) -> Seconds:
+def take_turns(
+    workload: str, names: list[str], repeats: int, clock: str, rounds: int
+) -> dict[str, Turns]:
     """Every contender goes through the batches once per turn.
 
-    Every round starts its processes anew: on a virtual machine a process keeps for its life the
+    Every round starts new processes: on a virtual machine a process keeps for its life the
     memory that the host gave it, and that may be half as fast as what the next one gets.
     """
-    seconds: Seconds = {n: [] for n in names}
+    turns = {name: Turns() for name in names}
     for _ in range(rounds):
         with ExitStack() as stack:
-            workers = []
-            for n in names:
-                python = rival_python() if n in ("fbgemm", "torch") else sys.executable
-                workers.append(stack.enter_context(Worker(n, workload, python, clock)))
-            turns = [[worker.run() for worker in workers] for _ in range(repeats + 1)]
-        for n, taken in zip(names, zip(*turns[1:], strict=True), strict=True):
-            seconds[n].append(list(taken))
-    return seconds
+            workers = [stack.enter_context(Worker(n, workload, clock)) for n in names]
+            taken = [[worker.run() for worker in workers] for _ in range(repeats + 1)]
+        for worker, seconds in zip(workers, zip(*taken[1:], strict=True), strict=True):
+            turns[worker.name].seconds.append(list(seconds))
+            turns[worker.name].huge_bytes = worker.huge_bytes
+    return turns
 
 
 def speed_twice(workload: str, repeats: int) -> float:
     """What two processes with tables of their own reach together, of what one reaches: the most
     that two threads could gain on this machine."""
-    workers = [Worker(n, workload, sys.executable, "wall") for n in ("heterps", "heterps-core1")]
+    workers = [Worker(n, workload, "wall") for n in ("heterps", "heterps-core1")]
     alone, together = [], []
     try:
         with ThreadPoolExecutor(2) as pool:
@@ -122,27 +125,24 @@ def speed_twice(workload: str, repeats: int) -> float:
 
 
 def compare(report: Report, workload: str, repeats: int, clock: str, rounds: int) -> None:
-    names = ["heterps", "limit", "fbgemm", "torch"]
+    peers = [peer + kind for peer in PEERS for kind in ("", HUGE)]
+    names = ["heterps", "limit", *peers]
     threads = workload == "c" and clock == "wall"
     if threads:
         names += ["heterps-2", "heterps-2-inside"]
     w = WORKLOADS[workload]
-    seconds = take_turns(workload, names, repeats, clock, rounds)
+    turns = take_turns(workload, names, repeats, clock, rounds)
     keys = w.keys_per_batch * w.num_batches
-    got = {n: keys / statistics.median(chain(*seconds[n])) for n in names}
-    title = w.title
+    got = {name: keys / turns[name].median() for name in names}
     for name in names:
-        report.add(f"({title}) {name}", got[name] / 1e6, "million keys/s")
-    for rival, goal in zip(("fbgemm", "torch"), GOALS[workload], strict=True):
-        report.add(f"({workload}) heterps / {rival}", got["heterps"] / got[rival], "x", goal)
-    report.add(f"({workload}) heterps / limit", got["heterps"] / got["limit"], "x")
-    pairs = zip(seconds["fbgemm"], seconds["heterps"], strict=True)
-    by_round = [statistics.median(theirs) / statistics.median(ours) for theirs, ours in pairs]
-    report.notes.append(
-        f"({workload}) heterps / fbgemm by rounds: {', '.join(f'{r:.2f}' for r in by_round)}."
-    )
+        report.add(f"({w.title}) {name}", got[name] / 1e6, "million keys/s")
+    for peer, goal in zip((*PEERS, "limit"), GOALS[workload], strict=True):
+        best = max(got[name] for name in (peer, peer + HUGE) if name in got)
+        report.add(f"({workload}) heterps / {peer}", got["heterps"] / best, "x", goal)
+    on_huge_pages = ", ".join(f"{n} {turns[n].huge_bytes >> 20}" for n in ("heterps", *peers))
+    report.notes.append(f"({workload}) MiB on huge pages: {on_huge_pages}.")
     if threads:
-        report.add("(c) 2 threads / 1", got["heterps-2"] / got["heterps"], "x", ">= 1.6")
+        report.add("(c) 2 threads / 1", got["heterps-2"] / got["heterps"], "x", ">= 1.7")
         inside = got["heterps-2-inside"] / got["heterps"]
         report.add("(c) 2 threads inside each table, one after the other / 1", inside, "x")
         twice = speed_twice(workload, repeats)
@@ -166,7 +166,30 @@ def memory(report: Report, num_rows: int) -> None:
     got = limit_of("memory", num_rows)
     ratio = got["bytes_per_row"] / (8 + 64 + 4)
     report.add(f"memory per row at {num_rows:,} rows", got["bytes_per_row"], "bytes")
-    report.add("memory / (key + vector + state)", ratio, "x", "<= 1.35")
+    report.add(f"memory at {num_rows:,} rows / (key + vector + state)", ratio, "x", "<= 1.35")
+
+
+def scale(report: Report) -> None:
+    """One table of more and more rows, uniform keys: what a key and a new key cost."""
+    ns: dict[int, float] = {}
+    for num_rows in (1_000_000, 10_000_000, 100_000_000):
+        needed = 120 * num_rows + (2 << 30)
+        if available_bytes() < needed:
+            report.notes.append(f"{num_rows:,} rows left out: they need {needed >> 30} GiB.")
+            continue
+        got = limit_of("scale", num_rows)
+        ns[num_rows] = got["ns_per_key"]
+        report.add(f"{num_rows:,} rows: a key, pull + push", got["ns_per_key"], "ns")
+        report.add(
+            f"{num_rows:,} rows: the pull of a new key", got["ns_per_new_key"], "ns", "<= 80"
+        )
+    if len(ns) == 3:
+        report.add("100 million rows / 1 million", ns[100_000_000] / ns[1_000_000], "x", "<= 2")
+
+
+def available_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(ln.split()[1]) << 10 for ln in lines if ln.startswith("MemAvailable"))
 
 
 def growth(report: Report, num_rows: int) -> None:
@@ -195,7 +218,7 @@ def tiers(report: Report, num_rows: int) -> None:
 
 def main() -> None:
     parser = standard_options(__doc__)
-    parts = [*WORKLOADS, "memory", "growth", "tiers"]
+    parts = [*WORKLOADS, "memory", "growth", "scale", "tiers"]
     parser.add_argument("--only", nargs="+", choices=parts, help="some parts")
     parser.add_argument("--repeats", type=int, help="turns of each contender (7; quick 5)")
     parser.add_argument(
@@ -214,9 +237,13 @@ def main() -> None:
         if part in WORKLOADS:
             compare(report, part, repeats, options.clock, 1 if options.quick else 3)
         elif part == "memory":
-            memory(report, 2_000_000 if options.quick else 10_000_000)
+            memory(report, 2_000_000)
+            if not options.quick:
+                memory(report, 10_000_000)
         elif part == "growth":
             growth(report, 20_000_000)
+        elif part == "scale":
+            scale(report)
         else:
             tiers(report, 20_000_000)
     report.notes.append(

@@ -7,14 +7,13 @@ Imports are inside the classes: FBGEMM lives in a virtual environment of its own
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.memory_probe import compiled
 from benchmarks.table_workloads import SPREAD, Workload
 
 Indices = list[NDArray[np.int64]]
@@ -23,21 +22,23 @@ Step = Callable[[Indices], None]
 
 def _on_cache_line(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     """The same values where torch would put them; numpy's large arrays start 16 bytes off."""
-    room = np.empty(matrix.nbytes + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    placed = room[start : start + matrix.nbytes].view(matrix.dtype).reshape(matrix.shape)
+    memory = np.empty(matrix.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    placed = memory[start : start + matrix.nbytes].view(matrix.dtype).reshape(matrix.shape)
     placed[...] = matrix
     return placed
 
 
-def heterps(w: Workload, inside: int = 1, beside: int = 1) -> tuple[Step, Callable[[Indices], Any]]:
-    """Our table: 64-bit keys, hashed; threads inside each table, or tables beside each other."""
+def heterps(
+    w: Workload, threads: int = 1, at_once: int = 1
+) -> tuple[Step, Callable[[Indices], Any]]:
+    """Our table: 64-bit keys, hashed; threads inside each table, or tables at once."""
     from heterps_hpc.core import Table, TableConfig, ThreadPool
 
     tables = [
-        Table(TableConfig(dim=w.dim, name=f"slot{s}", threads=inside)) for s in range(w.num_slots)
+        Table(TableConfig(dim=w.dim, name=f"slot{s}", threads=threads)) for s in range(w.num_slots)
     ]
-    thread_pool = ThreadPool(beside)
+    thread_pool = ThreadPool(at_once)
     every = np.arange(w.num_rows).astype(np.uint64) * SPREAD
     for table in tables:
         for keys in np.array_split(every, 50):
@@ -68,7 +69,7 @@ def heterps(w: Workload, inside: int = 1, beside: int = 1) -> tuple[Step, Callab
 
 def limit(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
     """The bare movement of the same bytes (table_limit.cpp)."""
-    library = _limit_library()
+    library = compiled("table_limit.cpp")
     stride = 4 * (w.dim + 1)
     rows = np.zeros(w.num_slots * w.num_rows * stride, np.uint8)  # numpy asks for huge pages
     gradient = _on_cache_line(w.gradient())
@@ -90,15 +91,6 @@ def limit(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
                 )
 
     return step, lambda batch: [i.astype(np.uint32) for i in batch]
-
-
-def _limit_library() -> ctypes.CDLL:
-    source = Path(__file__).with_name("table_limit.cpp")
-    library = Path("build/bench/table_limit.so")
-    library.parent.mkdir(parents=True, exist_ok=True)
-    flags = ["-O3", "-march=native", "-shared", "-fPIC"]
-    subprocess.run(["g++", *flags, "-o", str(library), str(source)], check=True)
-    return ctypes.CDLL(str(library.resolve()))
 
 
 def fbgemm(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
@@ -154,10 +146,12 @@ def torch_bags(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
 
 CONTENDERS: dict[str, Callable[[Workload], tuple[Step, Callable[[Indices], Any]]]] = {
     "heterps": heterps,
-    "heterps-2": lambda w: heterps(w, beside=2),
-    "heterps-2-inside": lambda w: heterps(w, inside=2),
+    "heterps-2": lambda w: heterps(w, at_once=2),
+    "heterps-2-inside": lambda w: heterps(w, threads=2),
     "heterps-core1": heterps,
     "limit": limit,
     "fbgemm": fbgemm,
+    "fbgemm-huge": fbgemm,
     "torch": torch_bags,
+    "torch-huge": torch_bags,
 }

@@ -1,7 +1,7 @@
-"""One large table: memory per row, the slowest batch while growing, and tiers.
+"""One large table: memory per row, the slowest batch while growing, speed by size, and tiers.
 
-`python -m benchmarks.table_limits memory|growth|tiers NUM_ROWS` prints one JSON object; each runs
-in a process of its own, so that the resident set is its own.
+`python -m benchmarks.table_limits memory|growth|scale|tiers NUM_ROWS` prints one JSON object; each
+runs in a process of its own, so that the resident set is its own.
 """
 
 from __future__ import annotations
@@ -62,6 +62,35 @@ def growth(num_rows: int) -> dict[str, list[float]]:
     return {"seconds": seconds}
 
 
+def scale(num_rows: int) -> dict[str, float]:
+    """Medians over batches, when all rows are there, and for new ones while they come."""
+    table = Table(TableConfig(dim=DIM))
+    table.reserve(num_rows)
+    out = np.empty((BATCH, DIM), np.float32)
+    gradient = np.full((BATCH, DIM), 1e-3, np.float32)
+    new_seconds = []
+    for at in range(0, num_rows - BATCH, BATCH):
+        keys = np.arange(at, at + BATCH).astype(np.uint64) * SPREAD
+        start = time.perf_counter()
+        handle = table.pull(keys, out=out)
+        new_seconds.append(time.perf_counter() - start)
+        assert handle is not None
+        table.discard(handle)
+    rng = np.random.default_rng(0)
+    seconds = []
+    for _ in range(120):
+        keys = rng.integers(0, num_rows - BATCH, BATCH).astype(np.uint64) * SPREAD
+        start = time.perf_counter()
+        handle = table.pull(keys, out=out)
+        assert handle is not None
+        table.push([handle], [gradient], step=0)
+        seconds.append(time.perf_counter() - start)
+    return {
+        "ns_per_key": statistics.median(seconds[20:]) / BATCH * 1e9,
+        "ns_per_new_key": statistics.median(new_seconds) / BATCH * 1e9,
+    }
+
+
 def tiers(num_rows: int) -> dict[str, float]:
     draw = Skew(num_rows, 1.1, np.random.default_rng(3))
     rare_first = draw.by_rank()[::-1]  # as after a long run: the frequent rows are in memory
@@ -102,7 +131,7 @@ def tiers(num_rows: int) -> dict[str, float]:
 
 
 def main() -> None:
-    which: dict[str, Any] = {"memory": memory, "growth": growth, "tiers": tiers}
+    which: dict[str, Any] = {"memory": memory, "growth": growth, "scale": scale, "tiers": tiers}
     name, num_rows = sys.argv[1], int(sys.argv[2])
     pin_to_cores([0, 1] if name == "tiers" else [0])
     print(json.dumps(which[name](num_rows)))

@@ -1,7 +1,8 @@
 """One contender in a process of its own:
 `python -m benchmarks.table_worker NAME WORKLOAD CLOCK`.
 
-For every line on its input it goes through all batches once and prints the seconds taken.
+It prints the bytes that it has on huge pages; then, for every line on its input, it goes through
+all batches once and prints the seconds taken.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 import time
 
+from benchmarks.memory_probe import anon_huge_bytes
 from benchmarks.table_contenders import CONTENDERS
 from benchmarks.table_workloads import WORKLOADS
 
@@ -25,7 +27,7 @@ def main() -> None:
     step, prepare = CONTENDERS[name](w)
     batches = [prepare(batch) for batch in w.batches()]
     step(batches[0])
-    print("ready", flush=True)
+    print(anon_huge_bytes(), flush=True)
     for _ in sys.stdin:
         start = now()
         for batch in batches:

@@ -118,6 +118,7 @@ class TableOptions(Value):
     """How tables admit, count, forget and spill rows; the same for all tables of a job."""
 
     num_partitions: Annotated[int, Field(gt=0, le=2**16)] = 64
+    expected_rows: Positive | dict[str, Positive] | None = None  # of each table, or by its name
     init: Literal["uniform", "normal", "zeros"] = "uniform"  # of new rows; how wide: the model says
     admit_after: Annotated[int, Field(gt=0, le=65_535)] = 1
     sketch_bytes: Annotated[int, Field(ge=8, le=2**32)] | None = None  # of each partition

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -163,23 +161,12 @@ class Table:
         """A consistent view of all rows as of now, cheap to take and read in bounded memory."""
         return Snapshot(self._core.snapshot(), self._core.partitions)
 
-    @contextmanager
-    def room_for(self, num_rows: int) -> Iterator[None]:
-        """Memory for rows that are loaded in the block into an empty table.
+    def reserve(self, num_rows: int) -> None:
+        """Get memory for so many rows of an empty table, and touch it in the background.
 
-        The system clears fresh memory when it is first touched, which takes as long as loading:
-        a thread touches it meanwhile.
+        The system clears fresh memory when it is first touched, which takes as long as filling it.
         """
         self._core.reserve(num_rows)
-        thread = threading.Thread(target=self._core.touch_reserved, name="heterps-room")
-        with suppress(RuntimeError):  # no more threads to be had: loading touches it then
-            thread.start()
-        try:
-            yield
-        finally:
-            self._core.stop_touching()
-            if thread.ident is not None:
-                thread.join()
 
     def load(self, partition: int, rows: Rows) -> None:
         """Put saved rows back; a row that exists is overwritten."""

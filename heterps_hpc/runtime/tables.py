@@ -6,6 +6,7 @@ state of the table, and all its gradients make one update per row.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from heterps_hpc.config import Job
 from heterps_hpc.core import Table, TableConfig, ThreadPool
 from heterps_hpc.dataset import Batch, Dataset, Keys
+from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import Lookup, Model, NegativeSlot
 from heterps_hpc.negatives import distinct_keys, draw_negatives
@@ -82,6 +84,23 @@ def table_config(
     )
 
 
+def expected_rows(model: Model, job: Job) -> dict[str, int]:
+    """How many rows the tables will have that the job says it of."""
+    names = [table.name for table in model.tables]
+    expected = job.train.tables.expected_rows
+    if expected is None:
+        return {}
+    if not isinstance(expected, dict):
+        return dict.fromkeys(names, expected)
+    unknown = sorted(set(expected) - set(names))
+    if unknown:
+        raise UserError(
+            f"train.tables.expected_rows names {', '.join(unknown)}; the model's tables are "
+            f"{', '.join(names)}"
+        )
+    return dict(expected)
+
+
 class TableShards:
     """The tables (or parts of tables) that one rank holds, and the look-ups that read them."""
 
@@ -106,6 +125,10 @@ class TableShards:
             )
             for name, partitions in held.items()
         }
+        for name, num_rows in expected_rows(model, job).items():
+            if name in self.tables:
+                part = len(held[name]) / job.train.tables.num_partitions
+                self.tables[name].reserve(math.ceil(num_rows * part))
         self.has_tiers = job.train.tables.hot_bytes is not None
         self.lookups = [lookup for lookup in model.lookups if lookup.table in self.tables]
         self._readers = {

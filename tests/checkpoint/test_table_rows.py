@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,12 +46,10 @@ def test_what_the_core_refuses_is_one_line_for_the_user(
     kind: type[Exception],
     said: str,
 ) -> None:
-    @contextmanager
-    def no_room(self: Table, num_rows: int) -> Iterator[None]:
+    def refuse(self: Table, num_rows: int) -> None:
         raise error
-        yield
 
-    monkeypatch.setattr(Table, "room_for", no_room)
+    monkeypatch.setattr(Table, "reserve", refuse)
     with (
         Contents(make_checkpoint(tmp_path)) as contents,
         pytest.raises(kind, match=said) as raised,

@@ -35,10 +35,12 @@ def test_growth_keeps_every_row() -> None:
     assert not table.read(hash64(np.arange(300_000, 301_000, dtype=np.uint64)))[0].any()
 
 
-def test_keys_that_collide_are_kept_apart() -> None:
-    """Keys of equal index hash bits: tags match, so the keys themselves must decide."""
-    unmix = [_unmix64(tag | (i << 32)) for tag in (1, 2) for i in range(1000)]
-    keys = np.array(unmix, np.uint64)
+@pytest.mark.parametrize("shift", [0, 32])
+def test_keys_that_collide_are_kept_apart(shift: int) -> None:
+    """Keys whose hashes are equal in one half: they share a home in the index, or a place in the
+    list of a batch's distinct keys."""
+    hashes = [half << 32 - shift | i << shift for half in (1, 1 << 31) for i in range(1000)]
+    keys = np.array([_unmix64(h) for h in hashes], np.uint64)
     table = Table(replace(BASE, dim=1, max_age=1, evict_every=1))
     handle = table.pull(keys, out=np.empty((2000, 1), np.float32))
     assert handle is not None
@@ -49,6 +51,41 @@ def test_keys_that_collide_are_kept_apart() -> None:
     assert kept is not None
     table.push([], [], step=5)  # evicts the others, out of overflowed buckets
     assert table.read(keys)[0].tolist() == [True, False] * 1000
+
+
+def test_too_many_keys_that_collide_are_refused() -> None:
+    keys = np.array([_unmix64(7 << 32 | i) for i in range(4000)], np.uint64)
+    table = Table(replace(BASE, dim=1))
+    with pytest.raises(RuntimeError, match="made to collide"):
+        table.pull(keys, out=np.empty((4000, 1), np.float32))
+    assert 3000 < len(table) < 4000
+    assert table.read(keys[: len(table)])[0].all()
+
+
+def test_rows_come_and_go_while_the_index_grows() -> None:
+    """Evicted keys leave holes and overflowed buckets behind, in every phase of its growth."""
+    rng = np.random.default_rng(8)
+    table = Table(replace(BASE, dim=1, max_age=3, evict_every=2, num_partitions=4))
+    last_seen: dict[int, int] = {}
+    for step in range(60):
+        keys = rng.integers(0, 1 << 63, 500 + 100 * step).astype(np.uint64)
+        keys[: len(keys) // 4] = rng.choice(
+            np.array(list(last_seen) or [0], np.uint64), len(keys) // 4
+        )
+        handle = table.pull(keys, out=np.empty((len(keys), 1), np.float32))
+        assert handle is not None
+        table.push([handle], [np.ones((len(keys), 1), np.float32)], step=step)
+        last_seen |= dict.fromkeys(keys.tolist(), step)
+        swept = {p: step if step % 2 == p * 2 // 4 else step - 1 for p in range(4)}
+        parts = partition_of(np.array(list(last_seen), np.uint64), 4).tolist()
+        last_seen = {
+            key: seen
+            for (key, seen), part in zip(last_seen.items(), parts, strict=True)
+            if swept[part] - seen <= 3
+        }
+        assert len(table) == len(last_seen)
+        assert table.read(np.array(list(last_seen), np.uint64))[0].all()
+    assert table.stats()["evicted"] > 100_000
 
 
 def _unmix64(x: int) -> int:

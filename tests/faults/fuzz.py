@@ -119,11 +119,11 @@ def use_checkpoint(path: Path) -> None:
             if not 0 < facts.dim < 100:
                 raise UserError("the runtime compares these with its own tables")
             table = Table(TableConfig(dim=facts.dim, num_partitions=NUM_PARTITIONS))
-            with table.room_for(contents.num_rows(name, range(NUM_PARTITIONS))):
-                for partition in range(NUM_PARTITIONS):
-                    for columns in contents.rows(name, partition):
-                        load(table, partition, columns)
-                    table.load_extra(partition, contents.extra(name, partition))
+            table.reserve(contents.num_rows(name, range(NUM_PARTITIONS)))
+            for partition in range(NUM_PARTITIONS):
+                for columns in contents.rows(name, partition):
+                    load(table, partition, columns)
+                table.load_extra(partition, contents.extra(name, partition))
     if problems:
         raise UserError(problems[0])
 

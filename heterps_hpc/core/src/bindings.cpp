@@ -225,7 +225,7 @@ PYBIND11_MODULE(_core, m) {
         .def("memory_bytes", &Table::memory_bytes)
         .def_property_readonly("isa", &Table::isa)
         .def_property_readonly("state_dim", [](const Table& t) { return t.layout().state_dim; })
-        .def_property_readonly("row_bytes", [](const Table& t) { return t.layout().stride; })
+        .def_property_readonly("row_bytes", [](const Table& t) { return t.layout().record_bytes; })
         .def_property_readonly("partitions", &Table::partitions);
     bind_rows(table);
     m.def("partitions_of", &partitions_of);

@@ -64,11 +64,11 @@ void load(Table& t, uint32_t partition, const py::array& keys, const py::array& 
         return as_array(counters[name], name);
     };
     py::array step, show, click;
-    if (t.layout().step != 0) {
+    if (t.layout().has_steps()) {
         step = counter("step");
         rows.step = const_cast<uint32_t*>(flat<uint32_t>(step, "step", n));
     }
-    if (t.layout().show != 0) {
+    if (t.layout().has_counters()) {
         show = counter("show");
         click = counter("click");
         rows.show = const_cast<float*>(flat<float>(show, "show", n));
@@ -139,22 +139,22 @@ py::object read_snapshot(Snapshot& s, Snapshot::Cursor& cursor, py::ssize_t max_
     if (max_rows < 1) refuse("max_rows must be at least 1, got ", max_rows);
     const Table& t = s.table();
     const auto left = static_cast<py::ssize_t>(s.num_rows(cursor.partition) - cursor.num_read);
-    const py::ssize_t room = std::min(max_rows, left);
-    py::array_t<uint64_t> keys(room);
-    py::array vectors = empty_values(t, room, t.layout().dim);
-    py::array state = empty_values(t, room, t.layout().state_dim);
+    const py::ssize_t capacity = std::min(max_rows, left);
+    py::array_t<uint64_t> keys(capacity);
+    py::array vectors = empty_values(t, capacity, t.layout().dim);
+    py::array state = empty_values(t, capacity, t.layout().state_dim);
     RowArrays out{};
     out.keys = keys.mutable_data();
     out.vectors = static_cast<char*>(vectors.mutable_data());
     out.state = static_cast<char*>(state.mutable_data());
     py::dict counters;
-    if (t.layout().step != 0) {
-        py::array_t<uint32_t> step(room);
+    if (t.layout().has_steps()) {
+        py::array_t<uint32_t> step(capacity);
         out.step = step.mutable_data();
         counters["step"] = step;
     }
-    if (t.layout().show != 0) {
-        py::array_t<float> show(room), click(room);
+    if (t.layout().has_counters()) {
+        py::array_t<float> show(capacity), click(capacity);
         out.show = show.mutable_data();
         out.click = click.mutable_data();
         counters["show"] = show;
@@ -163,7 +163,7 @@ py::object read_snapshot(Snapshot& s, Snapshot::Cursor& cursor, py::ssize_t max_
     int64_t n;
     {
         const py::gil_scoped_release release;
-        n = s.read(cursor, room, out);
+        n = s.read(cursor, capacity, out);
     }
     if (n == 0) return py::none();
     return py::make_tuple(n, keys, vectors, state, counters);
@@ -191,8 +191,6 @@ void bind_snapshot(py::module_& m) {
 void bind_rows(py::class_<Table, std::shared_ptr<Table>>& table) {
     table.def("read", &read_rows)
         .def("reserve", &Table::reserve, py::call_guard<py::gil_scoped_release>())
-        .def("touch_reserved", &Table::touch_reserved, py::call_guard<py::gil_scoped_release>())
-        .def("stop_touching", &Table::stop_touching)
         .def("load", &load)
         .def("load_extra", &load_extra)
         .def("snapshot", [](Table& t) {

@@ -15,9 +15,12 @@ constexpr uint32_t kSegmentBytes = 64 << 10;
 constexpr uint64_t kMaxSlots = (uint64_t{1} << 31) - 2;  // the last two numbers mean something else
 }  // namespace
 
-ColdFile::ColdFile(std::string path, uint32_t stride, uint32_t num_partitions)
-    : path_(std::move(path)), stride_(stride), open_(num_partitions, -1), live_(num_partitions) {
-    shift_ = 31 - __builtin_clz(std::max(kSegmentBytes / stride, 1u));
+ColdFile::ColdFile(std::string path, uint32_t record_bytes, uint32_t num_partitions)
+    : path_(std::move(path)),
+      record_bytes_(record_bytes),
+      open_(num_partitions, -1),
+      live_(num_partitions) {
+    shift_ = 31 - __builtin_clz(std::max(kSegmentBytes / record_bytes, 1u));
     words_ = (slots_per_segment() + 63) / 64;
     fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd_ < 0) fail("be opened", errno);
@@ -47,8 +50,8 @@ void ColdFile::fail(const char* action, int error) const {
 }
 
 void ColdFile::write(const Segment& s, uint32_t number) const {
-    const size_t bytes = size_t{s.used} * stride_;
-    const off_t at = static_cast<off_t>(size_t{first_slot(number)} * stride_);
+    const size_t bytes = size_t{s.used} * record_bytes_;
+    const off_t at = static_cast<off_t>(size_t{first_slot(number)} * record_bytes_);
     for (size_t done = 0; done < bytes;) {
         const ssize_t n =
             pwrite(fd_, s.buffer.get() + done, bytes - done, at + static_cast<off_t>(done));
@@ -59,8 +62,8 @@ void ColdFile::write(const Segment& s, uint32_t number) const {
 }
 
 void ColdFile::read_segment(uint32_t segment, uint32_t num_slots, char* rows) const {
-    const size_t bytes = size_t{num_slots} * stride_;
-    const off_t at = static_cast<off_t>(size_t{first_slot(segment)} * stride_);
+    const size_t bytes = size_t{num_slots} * record_bytes_;
+    const off_t at = static_cast<off_t>(size_t{first_slot(segment)} * record_bytes_);
     for (size_t done = 0; done < bytes;) {
         const ssize_t n = pread(fd_, rows + done, bytes - done, at + static_cast<off_t>(done));
         if (n < 0 && errno == EINTR) continue;
@@ -73,16 +76,16 @@ void ColdFile::read(uint32_t slot, char* row) const {
     const Segment& s = segments_[slot >> shift_];
     const uint32_t i = slot & (slots_per_segment() - 1);
     if (s.buffer != nullptr) {
-        std::memcpy(row, s.buffer.get() + size_t{i} * stride_, stride_);
+        std::memcpy(row, s.buffer.get() + size_t{i} * record_bytes_, record_bytes_);
         return;
     }
     read_written(slot, row);
 }
 
 void ColdFile::read_written(uint32_t slot, char* row) const {
-    for (size_t done = 0; done < stride_;) {
-        const ssize_t n = pread(fd_, row + done, stride_ - done,
-                                static_cast<off_t>(size_t{slot} * stride_ + done));
+    for (size_t done = 0; done < record_bytes_;) {
+        const ssize_t n = pread(fd_, row + done, record_bytes_ - done,
+                                static_cast<off_t>(size_t{slot} * record_bytes_ + done));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) fail("be read", n < 0 ? errno : 0);
         done += static_cast<size_t>(n);
@@ -91,7 +94,7 @@ void ColdFile::read_written(uint32_t slot, char* row) const {
 
 uint32_t ColdFile::take_segment(uint32_t partition) {
     uint32_t number;
-    auto buffer = std::make_unique<char[]>(size_t{slots_per_segment()} * stride_);
+    auto buffer = std::make_unique<char[]>(size_t{slots_per_segment()} * record_bytes_);
     if (!free_.empty()) {
         number = free_.back();
         free_.pop_back();
@@ -124,7 +127,7 @@ uint32_t ColdFile::append(uint32_t partition, const char* row) {
         open_[partition] >= 0 ? static_cast<uint32_t>(open_[partition]) : take_segment(partition);
     Segment& s = segments_[number];
     const uint32_t i = s.used++;
-    std::memcpy(s.buffer.get() + size_t{i} * stride_, row, stride_);
+    std::memcpy(s.buffer.get() + size_t{i} * record_bytes_, row, record_bytes_);
     const uint32_t slot = first_slot(number) + i;
     word_of(slot) |= uint64_t{1} << (i % 64);
     ++s.live;
@@ -190,7 +193,7 @@ int64_t ColdFile::wasteful_segment() const {
 size_t ColdFile::memory_bytes() const {
     size_t bytes = segments_.capacity() * sizeof(Segment) + bits_.capacity() * sizeof(uint64_t);
     for (const Segment& s : segments_) {
-        if (s.buffer != nullptr) bytes += size_t{slots_per_segment()} * stride_;
+        if (s.buffer != nullptr) bytes += size_t{slots_per_segment()} * record_bytes_;
     }
     return bytes;
 }

@@ -28,7 +28,7 @@ class ColdFile {
         std::unique_ptr<char[]> buffer;  // until the segment is full and written
     };
 
-    ColdFile(std::string path, uint32_t stride, uint32_t num_partitions);
+    ColdFile(std::string path, uint32_t record_bytes, uint32_t num_partitions);
     ColdFile(const ColdFile&) = delete;
     ColdFile& operator=(const ColdFile&) = delete;
     ~ColdFile();
@@ -79,7 +79,7 @@ class ColdFile {
     [[noreturn]] void fail(const char* action, int error) const;
 
     const std::string path_;
-    const uint32_t stride_;
+    const uint32_t record_bytes_;
     int shift_;
     size_t words_;  // of bits, per segment
     int fd_ = -1;

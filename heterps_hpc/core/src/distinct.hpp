@@ -1,7 +1,7 @@
-// Which keys of a batch are equal: lists every key once, in order of first appearance, and gives
-// each its place in the list. A batch names its frequent keys over and over; with the list the
-// table is asked once for each, and everything per key is an access to memory small enough for the
-// cache.
+// Which keys of a batch are equal: lists the hash of every key once, in order of first appearance,
+// and gives each key its place in the list. A batch names its frequent keys over and over; with the
+// list the table is asked once for each, and everything per key is an access to memory small enough
+// for the cache.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -17,30 +17,33 @@ class Distinct {
     // Forgets all keys; at most num_keys will be added.
     void start(int64_t num_keys) {
         const auto n = static_cast<uint64_t>(num_keys);
-        if (keys_.size() <= n) {
-            keys_.resize(n + 1);
-            tags_.resize(n + 1);
-        }
+        if (hashes_.size() <= n) hashes_.resize(n + 1);
         size_ = 0;
         // Most large batches have few distinct keys: start small, grow if they have not.
         clear(std::bit_ceil(std::max({n / 2, std::min<uint64_t>(4 * n, 16384), kLeastSlots})));
     }
 
-    void add(const uint64_t* keys, int64_t n, uint32_t* member) {
-        for (int64_t at = 0; at < n; at += kAtOnce) {
-            if (size_ + uint64_t{kAtOnce} > limit_) grow();
-            add_some(keys + at, std::min<int64_t>(kAtOnce, n - at), member + at);
-        }
+    // `on_hash` is called with the hash of every key, to prefetch what it will need.
+    template <class OnHash>
+    void add(const uint64_t* keys, int64_t n, uint32_t* member, OnHash on_hash) {
+        add_all(keys, n, member, [on_hash](uint64_t key) {
+            const uint64_t hash = mix64(key);
+            on_hash(hash);
+            return hash;
+        });
+    }
+    void add(const uint64_t* keys, int64_t n, uint32_t* member) { add_all(keys, n, member, mix64); }
+    void add_hashes(const uint64_t* hashes, int64_t n, uint32_t* member) {
+        add_all(hashes, n, member, [](uint64_t hash) { return hash; });
     }
 
     uint32_t size() const { return size_; }
-    const uint64_t* keys() const { return keys_.data(); }
-    const uint32_t* tags() const { return tags_.data(); }  // the lower half of each key's hash
+    const uint64_t* hashes() const { return hashes_.data(); }
 
  private:
     static constexpr uint32_t kFree = 0xffffffffu;
     static constexpr uint64_t kLeastSlots = 256;
-    static constexpr uint32_t kAtOnce = 64;  // keys between two looks at the room that is left
+    static constexpr uint32_t kAtOnce = 64;  // keys between two looks at the capacity that is left
 
     void clear(uint64_t capacity) {
         if (slots_.size() < capacity) slots_.resize(capacity);
@@ -50,10 +53,12 @@ class Distinct {
         shift_ = 32 - std::min(static_cast<int>(std::bit_width(capacity)) - 1, 31);
     }
 
+    uint32_t first_slot(uint64_t hash) const { return static_cast<uint32_t>(hash) >> shift_; }
+
     void grow() {
         clear((uint64_t{mask_} + 1) * 2);
         for (uint32_t place = 0; place < size_; ++place) {
-            uint32_t slot = tags_[place] >> shift_;
+            uint32_t slot = first_slot(hashes_[place]);
             while (slots_[slot] != kFree) slot = (slot + 1) & mask_;
             slots_[slot] = place;
         }
@@ -66,23 +71,29 @@ class Distinct {
         return least;
     }
 
+    template <class Hash>
+    void add_all(const uint64_t* keys, int64_t n, uint32_t* member, Hash hash_of) {
+        for (int64_t at = 0; at < n; at += kAtOnce) {
+            if (size_ + uint64_t{kAtOnce} > limit_) grow();
+            add_some(keys + at, std::min<int64_t>(kAtOnce, n - at), member + at, hash_of);
+        }
+    }
+
     // Whether a key is new is a coin toss to the processor, so there is no branch on it: the key is
     // put behind the last one of the list, and a free slot leads there, where it finds itself.
-    void add_some(const uint64_t* keys, int64_t n, uint32_t* member) {
+    template <class Hash>
+    void add_some(const uint64_t* keys, int64_t n, uint32_t* member, Hash hash_of) {
         uint32_t* slots = slots_.data();
-        uint64_t* listed = keys_.data();
-        uint32_t* tags = tags_.data();
+        uint64_t* listed = hashes_.data();
         const uint32_t mask = mask_;
         const int shift = shift_;
         uint32_t size = size_;
         for (int64_t i = 0; i < n; ++i) {
-            const uint64_t key = keys[i];
-            const auto tag = static_cast<uint32_t>(mix64(key));
-            listed[size] = key;
-            tags[size] = tag;
-            uint32_t slot = tag >> shift;
+            const uint64_t hash = hash_of(keys[i]);
+            listed[size] = hash;
+            uint32_t slot = static_cast<uint32_t>(hash) >> shift;
             uint32_t place = hidden_min(slots[slot], size);
-            while (listed[place] != key) [[unlikely]] {
+            while (listed[place] != hash) [[unlikely]] {
                 slot = (slot + 1) & mask;
                 place = hidden_min(slots[slot], size);
             }
@@ -93,8 +104,7 @@ class Distinct {
         size_ = size;
     }
 
-    std::vector<uint64_t> keys_;
-    std::vector<uint32_t> tags_;
+    std::vector<uint64_t> hashes_;
     std::vector<uint32_t> slots_;  // places; open addressing
     uint64_t limit_ = 0;
     uint32_t size_ = 0, mask_ = 0;

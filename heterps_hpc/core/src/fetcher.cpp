@@ -20,7 +20,7 @@ void Fetcher::request(std::vector<uint32_t> slots) {
     std::erase_if(slots, [this](uint32_t slot) { return staged_.contains(slot); });
     if (slots.empty()) return;
     auto job = std::make_shared<Job>();
-    job->rows.resize(slots.size() * stride_);
+    job->rows.resize(slots.size() * record_bytes_);
     job->slots = std::move(slots);
     jobs_.push_back(job);
     {
@@ -51,7 +51,7 @@ void Fetcher::work() {
         bool failed = false;
         try {
             for (size_t i = 0; i < job->slots.size(); ++i) {
-                file_.read_written(job->slots[i], job->rows.data() + i * stride_);
+                file_.read_written(job->slots[i], job->rows.data() + i * record_bytes_);
             }
         } catch (const SpillError&) {
             failed = true;
@@ -72,7 +72,7 @@ bool Fetcher::take(uint32_t slot, char* row) const {
         changed_.wait(lock, [job] { return job->done.load(std::memory_order_relaxed); });
     }
     if (job->failed) return false;
-    std::memcpy(row, job->rows.data() + size_t{it->second.row} * stride_, stride_);
+    std::memcpy(row, job->rows.data() + size_t{it->second.row} * record_bytes_, record_bytes_);
     return true;
 }
 

@@ -20,7 +20,8 @@ namespace hps {
 
 class Fetcher {
  public:
-    Fetcher(const ColdFile& file, uint32_t stride) : file_(file), stride_(stride) {}
+    Fetcher(const ColdFile& file, uint32_t record_bytes)
+        : file_(file), record_bytes_(record_bytes) {}
     ~Fetcher();
 
     void request(std::vector<uint32_t> slots);  // written slots only
@@ -40,7 +41,7 @@ class Fetcher {
 
     static constexpr size_t kMaxJobs = 16;  // older requests that were never pulled are dropped
     const ColdFile& file_;
-    const uint32_t stride_;
+    const uint32_t record_bytes_;
     struct Place {
         Job* job;  // one of jobs_
         uint32_t row;

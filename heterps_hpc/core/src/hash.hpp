@@ -7,8 +7,8 @@
 
 namespace hps {
 
-// Finaliser of MurmurHash3 (a bijection): the index hash.
-inline uint64_t mix64(uint64_t x) {
+// Finaliser of MurmurHash3: the index hash. A bijection, so equal hashes are equal keys.
+constexpr uint64_t mix64(uint64_t x) {
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdULL;
     x ^= x >> 33;
@@ -16,6 +16,17 @@ inline uint64_t mix64(uint64_t x) {
     x ^= x >> 33;
     return x;
 }
+
+// The key of a hash.
+constexpr uint64_t unmix64(uint64_t x) {
+    x ^= x >> 33;
+    x *= 0x9cb4b2f8129337dbULL;
+    x ^= x >> 33;
+    x *= 0x4f74430c22a54005ULL;
+    x ^= x >> 33;
+    return x;
+}
+static_assert(unmix64(mix64(0x0123456789abcdefULL)) == 0x0123456789abcdefULL);
 
 // Finaliser of SplitMix64. Partitions use another hash than the index: were they the same, the
 // keys of one shard would crowd into a fraction of its index.
@@ -34,21 +45,6 @@ inline uint64_t hash_bytes(std::string_view text, uint64_t seed) {
     uint64_t h = split64(seed ^ text.size());
     for (const char c : text) h = mix64((h ^ static_cast<uint8_t>(c)) * 0x9e3779b97f4a7c15ULL);
     return h;
-}
-
-// 32 random bits for element i of a row whose hash is `base`. Only 32-bit operations, so that
-// compilers can vectorise it.
-inline uint32_t element_bits(uint64_t base, uint32_t i) {
-    uint32_t x = static_cast<uint32_t>(base) + i * 0x9e3779b9u;
-    x ^= x >> 16;
-    x *= 0x85ebca6bu;
-    x ^= x >> 13;
-    x += static_cast<uint32_t>(base >> 32);
-    x *= 0xc2b2ae35u;
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    return x;
 }
 
 }  // namespace hps

@@ -1,179 +1,155 @@
 #include "index.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
 #include <stdexcept>
 
 namespace hps {
 
-Index::Index(Arena& arena) : arena_(arena) {
-    segments_.push_back({new_buckets(), 0, 0});
-    directory_.push_back(segments_[0].buckets);
-    segment_of_.push_back(0);
+Index::Index() : before_(kLeastBuckets), after_(kLeastBuckets) {
+    bucket_at(after_ + kTail - 1);
 }
 
-Bucket* Index::new_buckets() {
-    auto* buckets = static_cast<Bucket*>(arena_.allocate(sizeof(Bucket) * kBuckets));
-    for (uint32_t b = 0; b < kBuckets; ++b) std::fill_n(buckets[b].row, Bucket::kSlots, kNoRow);
-    return buckets;
+// The bucket of a number, for which memory is made if there is none yet.
+Bucket* Index::bucket_at(uint64_t number) {
+    if (number >= num_mapped_) {
+        memory_.grow((number + 1) * sizeof(Bucket));
+        buckets_ = reinterpret_cast<Bucket*>(memory_.data());
+        num_mapped_ = memory_.range().bytes / sizeof(Bucket);
+    }
+    return buckets_ + number;
 }
 
-void Index::put(Bucket* buckets, uint32_t tag, uint32_t row) {
-    for (uint32_t b = tag & kBucketMask;; b = (b + 1) & kBucketMask) {
-        const uint32_t empty = matching(buckets[b].row, kNoRow);
-        if (empty == 0) continue;
-        const int i = __builtin_ctz(empty);
-        buckets[b].tag[i] = tag;
-        buckets[b].row[i] = row;
+uint64_t Index::buckets_for(uint64_t num_keys) {
+    uint64_t n = std::max(num_keys * 16 / (Bucket::kSlots * 11) + 1, kLeastBuckets);
+    while (max_keys(n) < num_keys) ++n;
+    return n;
+}
+
+size_t Index::bytes_for(uint64_t num_keys) {
+    return (buckets_for(num_keys) + kTail) * sizeof(Bucket);
+}
+
+void Index::reserve(uint64_t num_keys) {
+    if (size_ != 0 || before_ != after_) return;
+    const uint64_t n = buckets_for(num_keys);
+    if (n <= after_) return;
+    bucket_at(n + kTail - 1);
+    before_ = after_ = n;
+}
+
+void Index::start_growth() {
+    const uint64_t n = after_ < 4096 ? 2 * after_ : after_ + after_ / 4;
+    bucket_at(n + kTail - 1);
+    after_ = n;
+    unmoved_ = before_;
+    frontier_ = uint64_t{1} << 32;
+}
+
+// Removes the entries of one bucket whose home, by the old number of buckets, is in [first, last).
+void Index::take_out(uint64_t number, uint64_t first, uint64_t last) {
+    Bucket& bucket = buckets_[number];
+    uint32_t size = bucket.size();
+    for (uint32_t i = 0; i < size;) {
+        const uint64_t hash = bucket.hash[i];
+        const uint64_t home = Homes::scaled(hash, before_);
+        if ((hash >> 32) >= frontier_ || home < first || home >= last) {
+            ++i;
+            continue;
+        }
+        if (home != number) --buckets_[home].displaced;
+        moving_.push_back({hash, bucket.row(i)});
+        bucket.remove(i, size--);
+    }
+}
+
+// Moves the entries of the last buckets that have not moved yet.
+void Index::move_some() {
+    const uint64_t last = unmoved_;
+    const uint64_t first = last - std::min(last, kAtOnce);
+    uint64_t displaced = 0;
+    for (uint64_t b = first; b < last; ++b) displaced += buckets_[b].displaced;
+    moving_.clear();
+    moving_.reserve((last - first) * Bucket::kSlots + displaced);
+    for (uint64_t b = first; b < last; ++b) take_out(b, first, last);
+    const auto is_left = [this](uint64_t b) { return buckets_[b].displaced != 0; };
+    uint64_t beyond = last;
+    for (uint64_t b = first; b < last; ++b) {
+        while (is_left(b)) take_out(beyond++, first, last);
+    }
+    unmoved_ = first;
+    // The first hash whose home was `first`.
+    frontier_ = ((first << 32) + before_ - 1) / before_;
+    for (const Entry& e : moving_) put(e.hash, e.row);
+    if (unmoved_ == 0) before_ = after_;
+}
+
+void Index::put(uint64_t hash, uint32_t row) {
+    const uint64_t home = home_number(hash);
+    for (uint64_t b = home;; ++b) {
+        Bucket* bucket = bucket_at(b);
+        if (bucket->full()) continue;
+        bucket->append(bucket->size(), hash, row);
+        buckets_[home].displaced += b != home;
         return;
     }
 }
 
-void Index::insert(uint32_t tag, uint32_t row) {
-    while (segments_[segment_of_[slot_of(tag)]].entries >= kMaxEntries) split(tag);
-    Segment& segment = segments_[segment_of_[slot_of(tag)]];
-    put(segment.buckets, tag, row);
-    ++segment.entries;
+void Index::insert(uint64_t hash, uint32_t row) {
+    if (before_ != after_) {
+        if (size_ % kInserts == 0) move_some();
+    } else if (size_ >= max_keys(after_)) {
+        start_growth();
+    }
+    const uint64_t home = home_number(hash);
+    Bucket& bucket = buckets_[home];
+    const uint32_t i = bucket.size();
+    if (i < Bucket::kSlots) [[likely]] {
+        bucket.append(i, hash, row);
+    } else {
+        uint64_t b = home;
+        while (bucket_at(b)->full()) ++b;
+        if (b - home > kMaxDistance) {
+            throw std::runtime_error(
+                "table index: more than 3000 keys share the same hash bits; these keys were made "
+                "to collide. Hash the raw features with another seed");
+        }
+        put(hash, row);
+    }
     ++size_;
 }
 
-int Index::depth_for(uint64_t num_keys) {
-    int depth = 0;
-    while (depth < kMaxDepth && (num_keys >> depth) > kPlannedEntries) ++depth;
-    return depth;
-}
-
-size_t Index::bytes_for(uint64_t num_keys) {
-    return (sizeof(Bucket) * kBuckets) << depth_for(num_keys);
-}
-
-void Index::reserve(uint64_t num_keys) {
-    const int depth = depth_for(num_keys);
-    if (size_ != 0 || segments_.size() != 1) return;
-    const size_t count = size_t{1} << depth;
-    std::vector<Segment> segments = {{segments_[0].buckets, 0, depth}};
-    segments.reserve(count);
-    while (segments.size() < count) segments.push_back({new_buckets(), 0, depth});
-    std::vector<Bucket*> directory(count);
-    std::vector<uint32_t> segment_of(count);
-    for (size_t i = 0; i < count; ++i) {
-        directory[i] = segments[i].buckets;
-        segment_of[i] = static_cast<uint32_t>(i);
-    }
-    segments_.swap(segments);
-    directory_.swap(directory);
-    segment_of_.swap(segment_of);
-    depth_ = depth;
-}
-
-void Index::double_directory() {
-    const size_t n = directory_.size();
-    std::vector<Bucket*> directory(n * 2);
-    std::vector<uint32_t> segment_of(n * 2);
-    for (size_t i = 0; i < n * 2; ++i) {
-        directory[i] = directory_[i / 2];
-        segment_of[i] = segment_of_[i / 2];
-    }
-    directory_.swap(directory);
-    segment_of_.swap(segment_of);
-    ++depth_;
-}
-
-// Splits the segment of `tag` by the next bit of the tags. Allocates before it changes anything.
-void Index::split(uint32_t tag) {
-    const uint32_t old = segment_of_[slot_of(tag)];
-    if (segments_[old].depth == kMaxDepth) {
-        throw std::runtime_error(
-            "table index: more than 3000 keys share the same hash bits; these keys were made to "
-            "collide. Hash the raw features with another seed");
-    }
-    if (segments_.size() == segments_.capacity()) segments_.reserve(2 * segments_.size());
-    Bucket* upper = new_buckets();
-    auto copy = std::make_unique<Bucket[]>(kBuckets);
-    if (segments_[old].depth == depth_) double_directory();
-
-    const auto fresh = static_cast<uint32_t>(segments_.size());
-    Bucket* lower = segments_[old].buckets;
-    const int depth = segments_[old].depth + 1;
-    std::memcpy(copy.get(), lower, sizeof(Bucket) * kBuckets);
-    for (uint32_t b = 0; b < kBuckets; ++b) std::fill_n(lower[b].row, Bucket::kSlots, kNoRow);
-    uint32_t moved = 0;
-    for (uint32_t b = 0; b < kBuckets; ++b) {
-        for (int i = 0; i < Bucket::kSlots && copy[b].row[i] != kNoRow; ++i) {
-            const bool up = (copy[b].tag[i] >> (32 - depth)) & 1;
-            put(up ? upper : lower, copy[b].tag[i], copy[b].row[i]);
-            moved += up;
+Index::Place Index::locate(uint64_t hash) const {
+    const uint64_t home = home_number(hash);
+    uint32_t displaced = buckets_[home].displaced;
+    for (uint64_t b = home;; ++b) {
+        Bucket& bucket = buckets_[b];
+        const uint32_t size = bucket.size();
+        for (uint32_t i = 0; i < size; ++i) {
+            if (bucket.hash[i] == hash) return {&bucket, i};
+            if (b != home) displaced -= home_number(bucket.hash[i]) == home;
         }
-    }
-    segments_.push_back({upper, moved, depth});
-    segments_[old].entries -= moved;
-    segments_[old].depth = depth;
-
-    const size_t span = size_t{1} << (depth_ - depth);  // directory entries of each half
-    const size_t first = (slot_of(tag) / (span * 2)) * (span * 2) + span;
-    for (size_t i = first; i < first + span; ++i) {
-        directory_[i] = upper;
-        segment_of_[i] = fresh;
+        if (displaced == 0) return {nullptr, 0};
     }
 }
 
-uint32_t* Index::entry_of(uint32_t tag, uint32_t row) {
-    Bucket* buckets = directory_[slot_of(tag)];
-    for (uint32_t b = tag & kBucketMask;; b = (b + 1) & kBucketMask) {
-        for (int i = 0; i < Bucket::kSlots; ++i) {
-            if (buckets[b].row[i] == row) return &buckets[b].row[i];
-            if (buckets[b].row[i] == kNoRow)
-                throw std::logic_error("table index: row is not indexed");
-        }
-    }
+uint32_t Index::find(uint64_t hash) const {
+    const Place place = locate(hash);
+    return place.bucket == nullptr ? kNoRow : place.bucket->row(place.slot);
 }
 
-void Index::replace(uint32_t tag, uint32_t old_row, uint32_t new_row) {
-    *entry_of(tag, old_row) = new_row;
+void Index::replace(uint64_t hash, uint32_t row) {
+    const Place place = locate(hash);
+    if (place.bucket == nullptr) throw std::logic_error("table index: no such key");
+    place.bucket->inverse[place.slot] = ~row;
 }
 
-// Fills the hole from the end of its bucket; if that bucket was full, an entry of a later bucket
-// that had overflowed over it must come back, or look-ups would stop too early.
-void Index::erase(uint32_t tag, uint32_t row) {
-    Segment& segment = segments_[segment_of_[slot_of(tag)]];
-    Bucket* buckets = segment.buckets;
-    uint32_t* entry = entry_of(tag, row);
-    auto hole = static_cast<uint32_t>(
-        reinterpret_cast<Bucket*>(reinterpret_cast<uintptr_t>(entry) & ~uintptr_t{63}) - buckets);
-    auto slot = static_cast<int>(entry - buckets[hole].row);
-    --segment.entries;
+void Index::erase(uint64_t hash) {
+    const Place place = locate(hash);
+    if (place.bucket == nullptr) throw std::logic_error("table index: no such key");
+    place.bucket->remove(place.slot, place.bucket->size());
+    Bucket* home = buckets_ + home_number(hash);
+    home->displaced -= place.bucket != home;
     --size_;
-    for (;;) {
-        Bucket& bucket = buckets[hole];
-        const bool was_full = bucket.row[Bucket::kSlots - 1] != kNoRow;
-        int last = Bucket::kSlots - 1;
-        while (bucket.row[last] == kNoRow) --last;
-        bucket.tag[slot] = bucket.tag[last];
-        bucket.row[slot] = bucket.row[last];
-        bucket.row[last] = kNoRow;
-        if (!was_full) return;
-        bool found = false;
-        for (uint32_t b = (hole + 1) & kBucketMask; !found; b = (b + 1) & kBucketMask) {
-            for (int i = 0; i < Bucket::kSlots && buckets[b].row[i] != kNoRow; ++i) {
-                const uint32_t distance = (b - (buckets[b].tag[i] & kBucketMask)) & kBucketMask;
-                if (distance >= ((b - hole) & kBucketMask)) {
-                    bucket.tag[last] = buckets[b].tag[i];
-                    bucket.row[last] = buckets[b].row[i];
-                    hole = b;
-                    slot = i;
-                    found = true;
-                    break;
-                }
-            }
-            if (!found && buckets[b].row[Bucket::kSlots - 1] == kNoRow) return;
-        }
-    }
-}
-
-size_t Index::directory_bytes() const {
-    return directory_.capacity() * sizeof(Bucket*) + segment_of_.capacity() * sizeof(uint32_t) +
-           segments_.capacity() * sizeof(Segment);
 }
 
 }  // namespace hps

@@ -1,10 +1,15 @@
 // The index: which row holds a key.
 //
-// Extendible hashing: a directory of segments of 512 buckets, each bucket one cache line of eight
-// (tag, row) entries. A full segment splits in two, a step of some ten microseconds whatever the
-// size of the table, so growth never stops the world. The 32-bit tag holds both the directory bits
-// (from the top) and the bucket (at the bottom), so splitting and erasing need no look at the
-// rows, which may be on disk. Keys themselves live in the rows: a caller compares them.
+// A bucket is one cache line of five (hash, row) entries. The hash is a bijection of the key, so
+// the line alone decides whether a key is there. A key's home bucket is its hash scaled to the
+// number of buckets: buckets are in the order of the hashes, and the array grows in place, by a
+// quarter, from its end to its front, some buckets with every few keys that are inserted:
+//
+//   |  not moved yet: `before_` buckets  |   gap   |  moved: `after_` buckets               |
+//                                 frontier_                (hashes from frontier_ on)
+//
+// So growth never stops the world, and the index is always between 0.8 and 1 times as full as it
+// may be. An entry that its home has no place for lies in the next bucket that has.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,120 +18,136 @@
 #include <emmintrin.h>
 #endif
 
-#include "arena.hpp"
 #include "hash.hpp"
+#include "pages.hpp"
 #include "rows.hpp"
 
 namespace hps {
 
 struct alignas(64) Bucket {
-    static constexpr int kSlots = 8;
-    uint32_t tag[kSlots];
-    uint32_t row[kSlots];  // kNoRow = empty; entries fill a bucket from the front
+    static constexpr uint32_t kSlots = 5;
+    uint64_t hash[kSlots];
+    uint32_t inverse[kSlots];  // ~row: fresh, zeroed memory is empty. Filled from the front
+    uint32_t displaced;        // entries whose home is here, but which lie in a later bucket
+
+    uint32_t row(uint32_t i) const { return ~inverse[i]; }
+    bool full() const { return inverse[kSlots - 1] != 0; }
+    uint32_t size() const {
+        uint32_t n = 0;  // no branch: how full a bucket is cannot be guessed
+        for (const uint32_t i : inverse) n += i != 0;
+        return n;
+    }
+    void append(uint32_t i, uint64_t h, uint32_t r) {
+        hash[i] = h;
+        inverse[i] = ~r;
+    }
+    void remove(uint32_t i, uint32_t size) {
+        hash[i] = hash[size - 1];
+        inverse[i] = inverse[size - 1];
+        inverse[size - 1] = 0;
+    }
+};
+static_assert(sizeof(Bucket) == 64);
+
+// Where the home buckets lie: the cheap part of the index, which loops over keys copy.
+struct Homes {
+    const Bucket* buckets;
+    uint64_t before, after;  // numbers of buckets; equal when the index does not grow
+    uint64_t frontier;       // hashes (upper half) from here on have moved
+
+    static uint64_t scaled(uint64_t hash, uint64_t n) { return ((hash >> 32) * n) >> 32; }
+    uint64_t number(uint64_t hash) const {
+        return scaled(hash, (hash >> 32) >= frontier ? after : before);
+    }
+    const Bucket* home(uint64_t hash) const { return buckets + number(hash); }
 };
 
 class Index {
  public:
-    explicit Index(Arena& arena);
+    Index();
 
-    static uint32_t tag_of(uint64_t key) { return static_cast<uint32_t>(mix64(key)); }
-    const Bucket* home(uint32_t tag) const {
-        return directory_[slot_of(tag)] + (tag & kBucketMask);
-    }
+    static uint64_t hash_of(uint64_t key) { return mix64(key); }
+    Homes homes() const { return {buckets_, before_, after_, frontier_}; }
+    const Bucket* home(uint64_t hash) const { return homes().home(hash); }
 
-    // Where an entry goes that its home bucket has no room for.
-    const Bucket* second(uint32_t tag) const {
-        return directory_[slot_of(tag)] + ((tag + 1) & kBucketMask);
-    }
+    // The row of a hash as its home bucket knows it: kNoRow if there is certainly none, kUnsure if
+    // find() must look further.
+    static uint32_t candidate(const Bucket& home, uint64_t hash);
+    uint32_t find(uint64_t hash) const;  // or kNoRow
 
-    // The row of the first entry of the home bucket with this tag, kNoRow if there is certainly
-    // none, or kUnsure.
-    static uint32_t candidate(const Bucket& bucket, uint32_t tag);
-
-    // Visits every row whose tag matches until same(row) says yes; that row, or kNoRow.
-    template <class Same>
-    uint32_t find(uint32_t tag, Same same) const;
-
-    void insert(uint32_t tag, uint32_t row);  // the key must be absent
-    // Splits an empty index as often as so many keys would.
+    void insert(uint64_t hash, uint32_t row);  // the hash must be absent
+    void replace(uint64_t hash, uint32_t row);
+    void erase(uint64_t hash);
+    // Makes place for so many keys in an empty index.
     void reserve(uint64_t num_keys);
     static size_t bytes_for(uint64_t num_keys);
-    void replace(uint32_t tag, uint32_t old_row, uint32_t new_row);
-    void erase(uint32_t tag, uint32_t row);
-
-    uint64_t size() const { return size_; }
-    size_t directory_bytes() const;
+    size_t bytes() const { return after_ * sizeof(Bucket); }
+    MemoryRange memory() const { return memory_.range(); }
 
  private:
-    static constexpr uint32_t kBuckets = 512;
-    static constexpr uint32_t kBucketMask = kBuckets - 1;
-    static constexpr uint32_t kMaxEntries = kBuckets * Bucket::kSlots * 12 / 16;
-    static constexpr int kMaxDepth = 32 - 9;
-    // Keys of a segment that is split in advance: few segments get so many more that they overflow.
-    static constexpr uint32_t kPlannedEntries = kMaxEntries - kMaxEntries / 12;
+    static constexpr uint64_t kLeastBuckets = 64;
+    // Mapped behind the last home, and touched only if it overflows.
+    static constexpr uint64_t kTail = 1024;
+    static constexpr uint64_t kAtOnce = 64;        // buckets moved at once
+    static constexpr uint32_t kInserts = 16;       // between two such moves
+    static constexpr uint64_t kMaxDistance = 600;  // buckets from home: else keys made to collide
 
-    struct Segment {
-        Bucket* buckets;
-        uint32_t entries;
-        int depth;
+    struct Entry {
+        uint64_t hash;
+        uint32_t row;
+    };
+    struct Place {
+        Bucket* bucket;  // null = absent
+        uint32_t slot;
     };
 
-    static int depth_for(uint64_t num_keys);
-    size_t slot_of(uint32_t tag) const { return (uint64_t{tag} << depth_) >> 32; }
-    Bucket* new_buckets();
-    void split(uint32_t tag);
-    void double_directory();
-    static void put(Bucket* buckets, uint32_t tag, uint32_t row);
-    uint32_t* entry_of(uint32_t tag, uint32_t row);
+    static uint64_t max_keys(uint64_t buckets) { return buckets * Bucket::kSlots * 11 / 16; }
+    static uint64_t buckets_for(uint64_t num_keys);
+    uint64_t home_number(uint64_t hash) const { return homes().number(hash); }
+    void start_growth();
+    void move_some();
+    void take_out(uint64_t number, uint64_t first, uint64_t last);
+    void put(uint64_t hash, uint32_t row);
+    Bucket* bucket_at(uint64_t number);
+    Place locate(uint64_t hash) const;
 
-    Arena& arena_;
-    int depth_ = 0;
+    GrowableMemory memory_;
+    Bucket* buckets_ = nullptr;
+    uint64_t num_mapped_ = 0;
+    uint64_t before_ = 0, after_ = 0, frontier_ = 0;  // see Homes
+    uint64_t unmoved_ = 0;                            // of the buckets `before_`, the first so many
     uint64_t size_ = 0;
-    std::vector<Bucket*> directory_;    // what a look-up reads
-    std::vector<uint32_t> segment_of_;  // the same, as numbers into segments_
-    std::vector<Segment> segments_;
+    std::vector<Entry> moving_;
 };
 
-// Which of eight numbers are the wanted one, as bits.
+// Which of the five hashes are the wanted one, as bits.
+inline uint32_t matching(const Bucket& bucket, uint64_t hash) {
+    uint32_t mask = uint32_t{bucket.hash[4] == hash} << 4;
 #if defined(__SSE2__)
-inline uint32_t matching(const uint32_t (&eight)[Bucket::kSlots], uint32_t number) {
-    const __m128i wanted = _mm_set1_epi32(static_cast<int>(number));
-    const auto* four = reinterpret_cast<const __m128i*>(eight);
-    const __m128i low = _mm_cmpeq_epi32(_mm_load_si128(four), wanted);
-    const __m128i high = _mm_cmpeq_epi32(_mm_load_si128(four + 1), wanted);
-    const __m128i both = _mm_packs_epi16(_mm_packs_epi32(low, high), _mm_setzero_si128());
-    return static_cast<uint32_t>(_mm_movemask_epi8(both));
-}
+    const __m128i wanted = _mm_set1_epi64x(static_cast<long long>(hash));
+    const auto* two = reinterpret_cast<const __m128i*>(bucket.hash);
+    const auto equal = [wanted](__m128i pair) {
+        const __m128i halves = _mm_cmpeq_epi32(pair, wanted);
+        const __m128i both = _mm_and_si128(halves, _mm_shuffle_epi32(halves, 0xb1));
+        return static_cast<uint32_t>(_mm_movemask_pd(_mm_castsi128_pd(both)));
+    };
+    return mask | equal(_mm_load_si128(two)) | equal(_mm_load_si128(two + 1)) << 2;
 #else
-inline uint32_t matching(const uint32_t (&eight)[Bucket::kSlots], uint32_t number) {
-    uint32_t mask = 0;
-    for (int i = 0; i < Bucket::kSlots; ++i) mask |= uint32_t{eight[i] == number} << i;
+    for (uint32_t i = 0; i < 4; ++i) mask |= uint32_t{bucket.hash[i] == hash} << i;
     return mask;
-}
 #endif
-
-inline uint32_t Index::candidate(const Bucket& bucket, uint32_t tag) {
-    const uint32_t mask = matching(bucket.tag, tag);
-    if (mask != 0) {
-        // An empty slot may match by its leftover tag; its row then says kNoRow, and entries fill
-        // from the front, so no real match can follow it.
-        const uint32_t row = bucket.row[__builtin_ctz(mask)];
-        if (row != kNoRow) return row;
-    }
-    return bucket.row[Bucket::kSlots - 1] == kNoRow ? kNoRow : kUnsure;
 }
 
-template <class Same>
-uint32_t Index::find(uint32_t tag, Same same) const {
-    const Bucket* buckets = directory_[slot_of(tag)];
-    for (uint32_t b = tag & kBucketMask;; b = (b + 1) & kBucketMask) {
-        const Bucket& bucket = buckets[b];
-        for (uint32_t mask = matching(bucket.tag, tag); mask != 0; mask &= mask - 1) {
-            const uint32_t row = bucket.row[__builtin_ctz(mask)];
-            if (row != kNoRow && same(row)) return row;
-        }
-        if (bucket.row[Bucket::kSlots - 1] == kNoRow) return kNoRow;
+inline uint32_t Index::candidate(const Bucket& home, uint64_t hash) {
+    const uint32_t mask = matching(home, hash);
+    if (mask != 0) [[likely]] {
+        // An empty slot may match by what it held before; its row then is kNoRow, and as entries
+        // fill from the front, no real match can follow it.
+        const uint32_t row = home.row(static_cast<uint32_t>(__builtin_ctz(mask)));
+        if (row != kNoRow) [[likely]]
+            return row;
     }
+    return home.displaced == 0 ? kNoRow : kUnsure;
 }
 
 }  // namespace hps

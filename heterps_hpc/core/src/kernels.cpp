@@ -12,6 +12,13 @@ double power(double base, double exponent) {
     return std::pow(base, exponent);
 }
 
+// Box-Muller.
+double standard_normal(uint32_t bits, uint32_t angle_bits) {
+    constexpr double kTwoPi = 6.283185307179586;
+    const double u = (bits + 0.5) * 0x1p-32;
+    return std::sqrt(-2.0 * std::log(u)) * std::cos(kTwoPi * angle_bits * 0x1p-32);
+}
+
 Kernels choose_kernels(const Config& config, const char* isa) {
     const std::string name = isa;
     if (name == "baseline") return baseline_kernels(config);

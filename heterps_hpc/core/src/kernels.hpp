@@ -49,9 +49,17 @@ struct ApplyArgs {
     uint32_t first, step;
     void* sums;  // the gradients by place; used as scratch
     uint32_t dim;
-    uint32_t state;  // byte offset of the optimizer state
     double lr, eps, weight_decay, beta1, beta2, clip_norm;
     uint64_t skipped = 0;  // out: rows whose gradient was not finite
+};
+
+// Draws the initial vector of a row whose hash is `base`.
+struct DrawArgs {
+    uint64_t base;
+    char* vector;
+    uint32_t dim;
+    Init init;
+    double scale;
 };
 
 struct Kernels {
@@ -59,6 +67,7 @@ struct Kernels {
     // False = some gradient is not finite; only known if `sample` is null.
     bool (*sum)(SumArgs&);
     void (*apply)(ApplyArgs&);
+    void (*draw)(const DrawArgs&);
     bool (*finite)(const void* values, int64_t rows, int64_t cols, int64_t stride);
     const char* isa;
 };

@@ -77,13 +77,13 @@ inline void add_scaled(T* acc, const T* v, T scale, Width<T, DIM> w) {
     for (int i = 0; i < w.size(); ++i) acc[i] += v[i] * scale;
 }
 
-inline void prefetch_row(const char* row, uint32_t bytes) {
-    for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 1);
-    __builtin_prefetch(row + bytes - 1, 1);
+inline void prefetch_bytes(const char* at, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 1);
+    __builtin_prefetch(at + bytes - 1, 1);
 }
 
 inline void prefetch_out(const PoolArgs& a, int64_t sample, size_t bytes) {
-    prefetch_row(a.out + sample * a.out_stride, bytes < 512 ? static_cast<uint32_t>(bytes) : 512);
+    prefetch_bytes(a.out + sample * a.out_stride, bytes < 512 ? static_cast<uint32_t>(bytes) : 512);
 }
 
 // out += the vectors of keys [begin, end); their sum stays in registers.
@@ -187,7 +187,7 @@ bool sum_sources(SumArgs& a) {
     T bad[kLanes] = {};
     for (int64_t k = 0; k < a.num_sources; ++k) {
         const char* at = a.gradients + (PLAIN ? k : int64_t{a.sample[k]}) * a.stride;
-        if (PLAIN && k + kFar < a.num_sources) prefetch_row(at + kFar * a.stride, bytes);
+        if (PLAIN && k + kFar < a.num_sources) prefetch_bytes(at + kFar * a.stride, bytes);
         const T* g = reinterpret_cast<const T*>(at);
         if (PLAIN) mark_bad(bad, g, w.size());
         const uint32_t u = a.member[k];
@@ -260,8 +260,8 @@ template <class T, int DIM, Optimizer OPT>
 inline bool apply_row(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
     T squares = sum_squares<T, DIM>(g, w);
     if (!is_finite(squares)) return false;
-    char* row = a.rows.at(a.places[u]);
-    T* v = reinterpret_cast<T*>(row);
+    const uint32_t row = a.places[u];
+    T* v = reinterpret_cast<T*>(a.rows.vector(row));
     bool changed = false;
     if (a.clip_norm > 0) {
         const T norm = root(squares);
@@ -276,18 +276,22 @@ inline bool apply_row(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
         changed = true;
     }
     if (OPT == Optimizer::kRowwiseAdagrad && changed) squares = sum_squares<T, DIM>(g, w);
-    update<T, DIM, OPT>(a, v, reinterpret_cast<T*>(row + a.state), g, squares, w);
+    update<T, DIM, OPT>(a, v, reinterpret_cast<T*>(a.rows.state(row)), g, squares, w);
     return true;
 }
 
 template <class T, int DIM, Optimizer OPT>
 void apply(ApplyArgs& a) {
     const Width<T, DIM> w(a.dim);
-    const uint32_t row_bytes = a.rows.stride < 512 ? a.rows.stride : 512;
+    const uint32_t vector_bytes = a.rows.vector_bytes < 512 ? a.rows.vector_bytes : 512;
+    const uint32_t state_bytes = a.rows.state_bytes < 512 ? a.rows.state_bytes : 512;
     const uint64_t ahead = uint64_t{kAhead} * a.step;
     for (uint64_t u = a.first; u < a.num_places; u += a.step) {
-        if (u + ahead < a.num_places && a.places[u + ahead] != kNoRow)
-            prefetch_row(a.rows.at(a.places[u + ahead]), row_bytes);
+        if (u + ahead < a.num_places && a.places[u + ahead] != kNoRow) {
+            prefetch_bytes(a.rows.vector(a.places[u + ahead]), vector_bytes);
+            if (OPT != Optimizer::kSgd)
+                prefetch_bytes(a.rows.state(a.places[u + ahead]), state_bytes);
+        }
         if (a.places[u] == kNoRow) continue;
         T* g = static_cast<T*>(a.sums) + u * static_cast<size_t>(w.size());
         if (!apply_row<T, DIM, OPT>(a, static_cast<uint32_t>(u), g, w)) ++a.skipped;
@@ -300,7 +304,7 @@ bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
         const char* row = static_cast<const char*>(values) + r * stride;
         // Columns of a wide matrix: too far apart for the processor to see the pattern.
         if (r + kFar < rows)
-            prefetch_row(row + kFar * stride, static_cast<uint32_t>(cols * sizeof(T)));
+            prefetch_bytes(row + kFar * stride, static_cast<uint32_t>(cols * sizeof(T)));
         const T* v = reinterpret_cast<const T*>(row);
         T bad[kLanes] = {};
         mark_bad(bad, v, static_cast<int>(cols));
@@ -308,6 +312,8 @@ bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
     }
     return true;
 }
+
+#include "kernels_draw.hpp"
 
 template <class T, int DIM>
 auto apply_for(Optimizer optimizer) -> void (*)(ApplyArgs&) {
@@ -326,7 +332,8 @@ auto apply_for(Optimizer optimizer) -> void (*)(ApplyArgs&) {
 
 template <class T, int DIM>
 Kernels kernels_of(const Config& c, const char* isa) {
-    return {pool<T, DIM>, sum<T, DIM>, apply_for<T, DIM>(c.optimizer), finite<T>, isa};
+    return {pool<T, DIM>, sum<T, DIM>, apply_for<T, DIM>(c.optimizer),
+            draw<T, DIM>, finite<T>,   isa};
 }
 
 Kernels kernels_for(const Config& c, const char* isa) {

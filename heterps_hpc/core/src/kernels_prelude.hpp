@@ -6,6 +6,7 @@
 namespace hps {
 // Out of line on purpose: the same library call whatever the instruction set.
 double power(double base, double exponent);
+double standard_normal(uint32_t bits, uint32_t angle_bits);
 }  // namespace hps
 
 #define HPS_KERNEL_ROOT            \

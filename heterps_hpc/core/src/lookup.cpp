@@ -1,8 +1,6 @@
-// Keys -> rows. Distinct keys are looked up some at a time, in three stages, so that the cache
-// misses of many keys are in flight together:
-//
-//   keys   0..31    fetch buckets | fetch rows    | compare keys
-//   keys  32..63                    fetch buckets | fetch rows   | compare keys
+// Keys -> rows. While a block of keys is listed, the buckets of all of them are prefetched; when
+// the distinct ones are looked up, their vectors are; and then they are pooled. So the cache misses
+// of many keys are in flight together.
 //
 // Nothing changes while keys are looked up; those not found are settled afterwards, in order.
 #include "lookup.hpp"
@@ -13,81 +11,72 @@
 namespace hps {
 namespace {
 
-constexpr uint32_t kAtOnce = 32;
-
-void prefetch_row(const char* row, uint32_t vector_bytes, uint32_t key_offset) {
-    const uint32_t bytes = std::min(vector_bytes, 512u);
-    for (uint32_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
-    __builtin_prefetch(row + key_offset);
+void prefetch_vector(const char* vector, uint32_t bytes) {
+    for (uint32_t at = 0; at < std::min(bytes, 512u); at += 64) __builtin_prefetch(vector + at);
 }
 
 }  // namespace
 
-void Table::fetch_buckets(const uint32_t* tags, uint32_t first, uint32_t last) const {
-    for (uint32_t u = first; u < last; ++u) __builtin_prefetch(index_.home(tags[u]));
+void Table::fetch_buckets(const uint64_t* hashes, uint32_t first, uint32_t last) const {
+    const Homes homes = index_.homes();
+    for (uint32_t u = first; u < last; ++u) __builtin_prefetch(homes.home(hashes[u]));
 }
 
-void Table::fetch_rows(const uint32_t* tags, uint32_t first, uint32_t last, uint32_t* rows,
-                       const char** vectors) const {
-    const RowView view = rows_.view();
-    const uint32_t vector_bytes = layout_.dim * layout_.value_bytes;
-    uint32_t unsure[kAtOnce];  // places whose home bucket overflowed
-    uint32_t num_unsure = 0;
-    const auto fetch = [&](uint32_t u, uint32_t row) {
-        rows[u] = row;
-        vectors[u] = nullptr;
-        if (row < kCold) {
-            vectors[u] = view.at(row);
-            prefetch_row(vectors[u], vector_bytes, layout_.key);
-        }
-    };
-    for (uint32_t u = first; u < last; ++u) {
-        const uint32_t row = Index::candidate(*index_.home(tags[u]), tags[u]);
-        fetch(u, row);
-        if (row == kUnsure) {
-            __builtin_prefetch(index_.second(tags[u]));
-            unsure[num_unsure++] = u;
-        }
-    }
-    for (uint32_t i = 0; i < num_unsure; ++i) {
-        const uint32_t tag = tags[unsure[i]];
-        fetch(unsure[i], Index::candidate(*index_.second(tag), tag));
-    }
-}
-
-// Rows and vectors of the keys at places [first, last); those not found yet go to `misses`.
-void Table::look_up(const Distinct& keys, uint32_t first, uint32_t last, uint32_t* rows,
+// Rows and vectors of the hashes at places [first, last); those without a row in memory go to
+// `misses`.
+void Table::look_up(const uint64_t* hashes, uint32_t first, uint32_t last, uint32_t* rows,
                     const char** vectors, std::vector<Miss>& misses) const {
-    const uint32_t* tags = keys.tags();
-    const auto clip = [&](uint64_t at) {
-        return static_cast<uint32_t>(std::clamp<uint64_t>(at, first, last));
-    };
-    for (uint64_t at = first; at < uint64_t{last} + 2 * kAtOnce; at += kAtOnce) {
-        fetch_buckets(tags, clip(at), clip(at + kAtOnce));
-        if (at < uint64_t{first} + kAtOnce) continue;
-        fetch_rows(tags, clip(at - kAtOnce), clip(at), rows, vectors);
-        if (at < uint64_t{first} + 2 * kAtOnce) continue;
-        for (uint32_t u = clip(at - 2 * kAtOnce); u < clip(at - kAtOnce); ++u) {
-            if (vectors[u] != nullptr && field<uint64_t>(vectors[u], layout_.key) == keys.keys()[u])
-                continue;
-            misses.push_back({u, rows[u]});
-            rows[u] = kNoRow;
-            vectors[u] = nullptr;
+    const RowView view = rows_.view();
+    const Homes homes = index_.homes();
+    const size_t first_miss = misses.size();
+    for (uint32_t u = first; u < last; ++u) {
+        const Bucket* home = homes.home(hashes[u]);
+        const uint32_t row = Index::candidate(*home, hashes[u]);
+        if (row < kCold) [[likely]] {
+            rows[u] = row;
+            vectors[u] = view.vector(row);
+            prefetch_vector(vectors[u], view.vector_bytes);
+            continue;
         }
+        if (row == kUnsure) __builtin_prefetch(home + 1);
+        rows[u] = kNoRow;
+        vectors[u] = nullptr;
+        misses.push_back({u, row});
     }
+    look_further(hashes, rows, vectors, misses, first_miss);
 }
 
-// A place for a vector that lies in no row, good until the end of the pull.
-char* Table::loose_vector(PullScratch& scratch) const {
-    scratch.loose.push_back(std::make_unique<char[]>(size_t{layout_.dim} * layout_.value_bytes));
-    return scratch.loose.back().get();
+// Finds those of the misses whose home bucket had no place for them.
+void Table::look_further(const uint64_t* hashes, uint32_t* rows, const char** vectors,
+                         std::vector<Miss>& misses, size_t first_miss) const {
+    size_t kept = first_miss;
+    for (size_t i = first_miss; i < misses.size(); ++i) {
+        Miss miss = misses[i];
+        if (miss.candidate == kUnsure) miss.candidate = index_.find(hashes[miss.place]);
+        if (miss.candidate >= kCold) {
+            misses[kept++] = miss;
+            continue;
+        }
+        rows[miss.place] = miss.candidate;
+        vectors[miss.place] = rows_.view().vector(miss.candidate);
+        prefetch_vector(vectors[miss.place], layout_.vector_bytes);
+    }
+    misses.resize(kept);
 }
 
-// Settles a key that look_up() did not find: two overflowed buckets, equal tags, row on disk, or
-// no row. True = it is not admitted yet.
-bool Table::settle(Lookup& l, const Miss& miss, std::vector<char>& record) {
+// The vector of a row on disk, good until the end of the pull.
+void Table::read_loose(Lookup& l, uint32_t place, uint32_t cold_row) const {
+    l.scratch.loose.push_back(std::make_unique<char[]>(layout_.record_bytes));
+    read_cold(cold_row, l.scratch.loose.back().get());
+    l.scratch.vectors[place] = l.scratch.loose.back().get();
+}
+
+// Settles a key that has no row in memory: it is on disk, or nowhere. True = it is not admitted
+// yet.
+bool Table::settle(Lookup& l, const Miss& miss) {
     const uint32_t u = miss.place;
-    const uint64_t key = l.keys()[u];
+    const uint64_t hash = l.hashes()[u];
+    const uint64_t key = unmix64(hash);
     const bool train = l.handle != nullptr;
     uint32_t partition = 0;
     if (!holds_all_ || train) {
@@ -95,22 +84,25 @@ bool Table::settle(Lookup& l, const Miss& miss, std::vector<char>& record) {
         if (!held_[partition]) return false;
     }
     const bool refused = l.args.absent != nullptr && l.args.absent->contains(key);
-    uint32_t row = refused || miss.candidate == kNoRow ? kNoRow : find(key, record);
-    if (row != kNoRow && (row & kCold) != 0) {
-        if (!train) {
-            char* v = loose_vector(l.scratch);
-            std::memcpy(v, record.data(), size_t{layout_.dim} * layout_.value_bytes);
-            l.scratch.vectors[u] = v;
-            return false;
+    uint32_t row = kNoRow;
+    if (!refused && miss.candidate != kNoRow) {
+        row = index_.find(hash);  // rows on disk may have moved since it was looked up
+        if (is_cold(row)) {
+            if (!train) {
+                read_loose(l, u, row);
+                return false;
+            }
+            row = promote(hash, row, partition);
         }
-        row = promote(row, record.data(), partition);
     }
     const bool may_create = train && row == kNoRow;
-    if (may_create && !refused && admission_.admits(partition, key)) row = create(key, partition);
+    if (may_create && !refused && admission_.admits(partition, key)) {
+        row = create(key, hash, partition);
+    }
     if (row != kNoRow) {
         if (train && cold_) pin(row);
         l.rows[u] = row;
-        l.scratch.vectors[u] = rows_.at(row);
+        l.scratch.vectors[u] = rows_.view().vector(row);
     }
     return train && row == kNoRow;
 }
@@ -120,22 +112,23 @@ bool Table::settle_all(Lookup& l, uint32_t first, uint32_t last, std::vector<Mis
     if (l.args.absent != nullptr) {  // a row that they have by now is not theirs in this pull
         misses.clear();
         for (uint32_t u = first; u < last; ++u) {
-            if (l.rows[u] != kNoRow && l.args.absent->contains(l.keys()[u])) l.rows[u] = kNoRow;
+            if (l.rows[u] != kNoRow && l.args.absent->contains(unmix64(l.hashes()[u])))
+                l.rows[u] = kNoRow;
             if (l.rows[u] != kNoRow) continue;
             l.scratch.vectors[u] = nullptr;
             misses.push_back({u, kUnsure});
         }
     }
-    // Pinned before room is made for rows that come from disk.
+    // Pinned before others are demoted for rows that come from disk.
     for (uint32_t u = first; cold_ && l.handle != nullptr && u < last; ++u) {
         if (l.rows[u] != kNoRow) pin(l.rows[u]);  // in the cache since it was looked up
     }
     bool any_absent = false;
-    std::vector<char> record;
+    constexpr size_t kAhead = 32;
     for (size_t i = 0; i < misses.size(); ++i) {
         if (cold_ && l.handle != nullptr && i % 64 == 0) compact();
-        if (cold_ && i + kAtOnce < misses.size()) cold_->expect(misses[i + kAtOnce].candidate);
-        any_absent |= settle(l, misses[i], record);
+        if (cold_ && i + kAhead < misses.size()) cold_->expect(misses[i + kAhead].candidate);
+        any_absent |= settle(l, misses[i]);
     }
     misses.clear();
     return any_absent;

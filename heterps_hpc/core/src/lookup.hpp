@@ -14,7 +14,7 @@ struct Table::Lookup {
     uint32_t* rows;    // per place
     uint32_t* member;  // per key
 
-    const uint64_t* keys() const { return scratch.distinct[0].keys(); }
+    const uint64_t* hashes() const { return scratch.distinct[0].hashes(); }
     PoolArgs pool_args(uint32_t dim) const {
         PoolArgs p{};
         p.vectors = scratch.vectors.data();

@@ -21,9 +21,11 @@ void Table::pull_alone(Lookup& l) {
     do {
         pool.key_end = std::min(pool.key_begin + kBlockKeys, a.num_keys);
         const uint32_t first = distinct.size();
-        distinct.add(a.keys + pool.key_begin, pool.key_end - pool.key_begin,
-                     l.member + pool.key_begin);
-        look_up(distinct, first, distinct.size(), l.rows, l.scratch.vectors.data(), misses);
+        distinct.add(
+            a.keys + pool.key_begin, pool.key_end - pool.key_begin, l.member + pool.key_begin,
+            [homes = index_.homes()](uint64_t hash) { __builtin_prefetch(homes.home(hash)); });
+        look_up(distinct.hashes(), first, distinct.size(), l.rows, l.scratch.vectors.data(),
+                misses);
         any_absent |= settle_all(l, first, distinct.size(), misses);
         if (any_absent) note_absent(l, pool.key_begin, pool.key_end);
         kernels_.pool(pool);

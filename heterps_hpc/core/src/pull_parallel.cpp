@@ -9,6 +9,8 @@
 namespace hps {
 namespace {
 
+constexpr uint32_t kAtOnce = 128;  // buckets in flight
+
 // Hands out places, some at a time, to whoever asks.
 class Places {
  public:
@@ -67,15 +69,19 @@ struct Table::ParallelPull {
             const Distinct& other = l.scratch.distinct[i];
             auto& place = l.scratch.place[i];
             if (place.size() < other.size()) place.resize(other.size());
-            l.scratch.distinct[0].add(other.keys(), other.size(), place.data());
+            l.scratch.distinct[0].add_hashes(other.hashes(), other.size(), place.data());
         }
     }
 
     void look_up(size_t t, uint32_t num_places) {
         uint32_t first = 0, last = 0;
         while (places.take(num_places, first, last)) {
-            table.look_up(l.scratch.distinct[0], first, last, l.rows, l.scratch.vectors.data(),
-                          l.scratch.misses[t]);
+            for (uint32_t at = first; at < last; at += kAtOnce) {
+                const uint32_t end = std::min(at + kAtOnce, last);
+                table.fetch_buckets(l.hashes(), at, end);
+                table.look_up(l.hashes(), at, end, l.rows, l.scratch.vectors.data(),
+                              l.scratch.misses[t]);
+            }
         }
     }
 

@@ -108,7 +108,9 @@ void Table::join_handles(Batch& b, PushScratch& s) const {
         member += h->num_keys;
     }
     b.num_places = s.distinct.size();
-    std::copy_n(s.distinct.keys(), b.num_places, s.rows.begin());
+    for (uint32_t u = 0; u < b.num_places; ++u) {
+        s.rows[u] = static_cast<uint32_t>(unmix64(s.distinct.hashes()[u]));
+    }
     b.rows = s.rows.data();
 }
 
@@ -149,7 +151,6 @@ uint64_t Table::apply(const Batch& b, uint32_t owner, double lr) const {
     a.step = b.threads;
     a.sums = b.sums;
     a.dim = layout_.dim;
-    a.state = layout_.state;
     a.lr = lr;
     a.eps = config_.eps;
     a.weight_decay = config_.weight_decay;
@@ -161,11 +162,11 @@ uint64_t Table::apply(const Batch& b, uint32_t owner, double lr) const {
 }
 
 void Table::count_shows(const Batch& b, PushScratch& s, uint64_t step) {
-    if (layout_.show != 0) {
+    if (layout_.has_counters()) {
         s.shows.assign(b.num_places, 0);
         s.clicks.assign(b.num_places, 0.0f);
     }
-    for (size_t i = 0; layout_.show != 0 && i < b.handles.size(); ++i) {
+    for (size_t i = 0; layout_.has_counters() && i < b.handles.size(); ++i) {
         const Pulled& h = *b.handles[i];
         for (int64_t sample = 0; sample < h.num_samples; ++sample) {
             const auto at = static_cast<size_t>(sample);
@@ -180,12 +181,12 @@ void Table::count_shows(const Batch& b, PushScratch& s, uint64_t step) {
     }
     for (uint32_t u = 0; u < b.num_places; ++u) {
         if (b.rows[u] == kNoRow) continue;
-        char* row = rows_.at(b.rows[u]);
-        uint32_t& last = field<uint32_t>(row, layout_.step);
-        if (layout_.show != 0) {
+        char* fields = rows_.view().fields(b.rows[u]);
+        uint32_t& last = field<uint32_t>(fields, layout_.step);
+        if (layout_.has_counters()) {
             const float kept = decay(step - last);
-            float& show = field<float>(row, layout_.show);
-            float& click = field<float>(row, layout_.click);
+            float& show = field<float>(fields, layout_.show);
+            float& click = field<float>(fields, layout_.click);
             show = show * kept + static_cast<float>(s.shows[u]);
             click = click * kept + s.clicks[u];
         }
@@ -194,11 +195,10 @@ void Table::count_shows(const Batch& b, PushScratch& s, uint64_t step) {
 }
 
 void Table::count_sightings(const std::vector<std::shared_ptr<Pulled>>& handles) {
-    std::vector<char> record;
     for (const auto& h : handles) {
         for (const uint64_t key : h->absent) {
             // Another batch may have brought the key over the threshold since.
-            if (find(key, record) == kNoRow)
+            if (index_.find(Index::hash_of(key)) == kNoRow)
                 admission_.sight(partition_of(key, config_.num_partitions), key);
         }
     }
@@ -276,7 +276,7 @@ PushStats Table::push_batch(Batch& b, uint64_t step, double lr) {
     } else {
         run_phases(static_cast<int>(b.threads), sum, preserve, update);
     }
-    if (layout_.step != 0) count_shows(b, scratch, step);
+    if (layout_.has_steps()) count_shows(b, scratch, step);
     PushStats result;
     result.rows =
         b.num_places - static_cast<uint64_t>(std::count(b.rows, b.rows + b.num_places, kNoRow));

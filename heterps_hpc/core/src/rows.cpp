@@ -6,6 +6,7 @@
 namespace hps {
 namespace {
 
+constexpr uint32_t kLine = 64;
 constexpr uint32_t kBlockBytes = 24 << 10;
 constexpr uint32_t kChunkBytes = 2 << 20;
 
@@ -13,29 +14,64 @@ int floor_log2(uint32_t n) {
     return 31 - __builtin_clz(n);
 }
 
+uint32_t to_lines(uint32_t bytes) {
+    return (bytes + kLine - 1) / kLine * kLine;
+}
+
 }  // namespace
 
 RowLayout::RowLayout(const Config& c)
-    : dim(c.dim), state_dim(hps::state_dim(c)), value_bytes(c.float64 ? 8 : 4) {
-    uint32_t at = dim * value_bytes;
-    const auto take = [&at](uint32_t bytes) { return at += bytes, at - bytes; };
-    state = take(state_dim * value_bytes);
-    if (c.counters || c.track_steps || c.max_age != 0) step = take(4);
+    : dim(c.dim),
+      state_dim(hps::state_dim(c)),
+      value_bytes(c.float64 ? 8 : 4),
+      vector_bytes(dim * value_bytes),
+      state_bytes(state_dim * value_bytes) {
+    const auto take = [this] { return fields_bytes += 4, fields_bytes - 4; };
+    if (c.counters || c.track_steps || c.max_age != 0) step = take();
     if (c.counters) {
-        show = take(4);
-        click = take(4);
+        show = take();
+        click = take();
     }
-    if (c.hot_bytes != 0) heat = take(4);
-    at = (at + 7) / 8 * 8;
-    key = take(8);
-    stride = at;
+    if (c.hot_bytes != 0) heat = take();
+    record_state = vector_bytes;
+    record_fields = record_state + state_bytes;
+    record_key = (record_fields + fields_bytes + 7) / 8 * 8;
+    record_bytes = record_key + 8;
+}
+
+void to_record(const RowLayout& layout, const RowParts& p, uint32_t i, char* record) {
+    std::memcpy(record, p.vectors + size_t{i} * layout.vector_bytes, layout.vector_bytes);
+    std::memcpy(record + layout.record_state, p.states + size_t{i} * layout.state_bytes,
+                layout.state_bytes);
+    std::memcpy(record + layout.record_fields, p.fields + size_t{i} * layout.fields_bytes,
+                layout.fields_bytes);
+    field<uint64_t>(record, layout.record_key) = p.keys[i];
+}
+
+void from_record(const RowLayout& layout, const char* record, const RowParts& p, uint32_t i) {
+    std::memcpy(p.vectors + size_t{i} * layout.vector_bytes, record, layout.vector_bytes);
+    std::memcpy(p.states + size_t{i} * layout.state_bytes, record + layout.record_state,
+                layout.state_bytes);
+    std::memcpy(p.fields + size_t{i} * layout.fields_bytes, record + layout.record_fields,
+                layout.fields_bytes);
+    p.keys[i] = field<uint64_t>(record, layout.record_key);
 }
 
 RowStore::RowStore(Arena& arena, const RowLayout& layout, uint32_t num_partitions)
-    : arena_(arena), stride_(layout.stride), partitions_(num_partitions) {
-    block_shift_ = floor_log2(std::clamp(kBlockBytes / stride_, 1u, Block::kMaxRows));
-    chunk_shift_ = std::max(floor_log2(std::max(kChunkBytes / stride_, 1u)), block_shift_);
-    chunk_mask_ = (1u << chunk_shift_) - 1;
+    : arena_(arena), layout_(layout), partitions_(num_partitions) {
+    const uint32_t bytes = layout.record_bytes;
+    block_shift_ = floor_log2(std::clamp(kBlockBytes / bytes, 1u, Block::kMaxRows));
+    view_.shift = std::max(floor_log2(std::max(kChunkBytes / bytes, 1u)), block_shift_);
+    const uint32_t rows = 1u << view_.shift;
+    view_.chunks = chunks_.data();
+    view_.mask = rows - 1;
+    view_.vector_bytes = layout.vector_bytes;
+    view_.state_bytes = layout.state_bytes;
+    view_.fields_bytes = layout.fields_bytes;
+    view_.states_at = to_lines(rows * layout.vector_bytes);
+    view_.fields_at = view_.states_at + to_lines(rows * layout.state_bytes);
+    view_.keys_at = view_.fields_at + to_lines(rows * layout.fields_bytes);
+    chunk_bytes_ = size_t{view_.keys_at} + to_lines(rows * 8);
 }
 
 void RowStore::add_block(uint32_t partition) {
@@ -45,9 +81,10 @@ void RowStore::add_block(uint32_t partition) {
     if (uint64_t{b} + 1 > (kMaxRow >> block_shift_)) {
         throw std::runtime_error("table: more than 2^31 rows in one shard; use more shards");
     }
-    if ((first >> chunk_shift_) == chunks_.size()) {
+    if ((first >> view_.shift) == chunks_.size()) {
         if (chunks_.size() == chunks_.capacity()) chunks_.reserve(2 * chunks_.size() + 1);
-        chunks_.push_back(static_cast<char*>(arena_.allocate(size_t{stride_} << chunk_shift_)));
+        view_.chunks = chunks_.data();
+        chunks_.push_back(static_cast<char*>(arena_.allocate(chunk_bytes_)));
     }
     p.blocks.push_back(b);
     try {
@@ -60,10 +97,15 @@ void RowStore::add_block(uint32_t partition) {
     p.end = first + rows_per_block();
 }
 
+void RowStore::clear(uint32_t row) {
+    std::memset(view_.state(row), 0, layout_.state_bytes);
+    std::memset(view_.fields(row), 0, layout_.fields_bytes);
+}
+
 uint32_t RowStore::allocate(uint32_t partition) {
     Partition& p = partitions_[partition];
     uint32_t row;
-    if (!p.free.empty()) {
+    if (!p.free.empty()) [[unlikely]] {
         row = p.free.back();
         p.free.pop_back();
     } else {
@@ -90,9 +132,17 @@ void RowStore::release(uint32_t row) {
     --size_;
 }
 
+void RowStore::save(uint32_t row, char* record) const {
+    to_record(layout_, view_.parts(row), 0, record);
+}
+
+void RowStore::restore(uint32_t row, const char* record) {
+    from_record(layout_, record, view_.parts(row), 0);
+}
+
 size_t RowStore::bytes_for(uint64_t num_rows, uint64_t num_partitions) const {
     const uint64_t with_gaps = num_rows + num_partitions * rows_per_block() / 2;
-    return (((with_gaps + chunk_mask_) >> chunk_shift_) * stride_) << chunk_shift_;
+    return ((with_gaps + view_.mask) >> view_.shift) * chunk_bytes_;
 }
 
 size_t RowStore::bookkeeping_bytes() const {

@@ -13,7 +13,7 @@ namespace hps {
 // A place whose key was not found so far.
 struct Miss {
     uint32_t place;
-    uint32_t candidate;  // what the index said: perhaps its row on disk; kNoRow = it has no row
+    uint32_t candidate;  // what the index said: kNoRow, or its row on disk
 };
 
 struct PullScratch {
@@ -57,7 +57,7 @@ struct PushScratch {
     std::vector<uint32_t> shows;
     std::vector<float> clicks;
 
-    // Room for so many bytes, on a cache line.
+    // So many bytes, on a cache line.
     char* aligned_sums(size_t bytes) {
         constexpr size_t kLine = 64;
         if (sums.size() < bytes + kLine) sums.resize(bytes + kLine);

@@ -1,6 +1,7 @@
 #include "snapshot.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 namespace hps {
@@ -42,15 +43,20 @@ void Snapshot::preserve(uint32_t block) {
     }
     const std::lock_guard lock(mutex_);
     if (state_[block].load(std::memory_order_relaxed) != State::kPending) return;
-    const size_t bytes = size_t{table_->rows_.rows_per_block()} * layout_.stride;
-    auto copy = std::make_unique<char[]>(bytes);
-    std::memcpy(copy.get(), view_.at(table_->rows_.first_row(block)), bytes);
+    const size_t n = table_->rows_.rows_per_block();
+    auto copy = std::make_unique<char[]>(n * layout_.record_bytes);
+    const RowParts from = view_.parts(table_->rows_.first_row(block));
+    const RowParts to = parts_in(copy.get());
+    std::memcpy(to.vectors, from.vectors, n * layout_.vector_bytes);
+    std::memcpy(to.states, from.states, n * layout_.state_bytes);
+    std::memcpy(to.fields, from.fields, n * layout_.fields_bytes);
+    std::memcpy(to.keys, from.keys, n * sizeof(uint64_t));
     preserved_.emplace(block, std::move(copy));
     state_[block].store(State::kPreserved, std::memory_order_release);
 }
 
 Snapshot::Cursor Snapshot::open(uint32_t partition, uint64_t since) const {
-    if (since > 0 && layout_.step == 0) {
+    if (since > 0 && !layout_.has_steps()) {
         throw std::invalid_argument(
             "snapshot: this table does not know when its rows changed; make it with "
             "track_steps=True to read changed rows");
@@ -61,15 +67,26 @@ Snapshot::Cursor Snapshot::open(uint32_t partition, uint64_t since) const {
     return cursor;
 }
 
-void Snapshot::copy_used(const uint64_t* used, uint32_t n, const char* rows, Cursor& cursor) const {
-    cursor.rows.resize(size_t{n} * layout_.stride);
+// Where the parts lie in a block's copy: keys first, which must be aligned.
+RowParts Snapshot::parts_in(char* block) const {
+    const size_t n = table_->rows_.rows_per_block();
+    char* vectors = block + n * sizeof(uint64_t);
+    char* states = vectors + n * layout_.vector_bytes;
+    return {vectors, states, states + n * layout_.state_bytes, reinterpret_cast<uint64_t*>(block)};
+}
+
+// Drops the records of a cursor that were not in use, or are older than it wants.
+void Snapshot::keep_used(const uint64_t* used, uint32_t n, Cursor& cursor) const {
+    const size_t bytes = layout_.record_bytes;
     cursor.num_rows = cursor.next_row = 0;
     for (uint32_t i = 0; i < n; ++i) {
         if (((used[i / 64] >> (i % 64)) & 1) == 0) continue;
-        const char* row = rows + size_t{i} * layout_.stride;
-        if (cursor.since > 0 && field<uint32_t>(row, layout_.step) < cursor.since) continue;
-        std::memcpy(cursor.rows.data() + size_t{cursor.num_rows} * layout_.stride, row,
-                    layout_.stride);
+        const char* record = cursor.rows.data() + i * bytes;
+        const char* fields = record + layout_.record_fields;
+        if (cursor.since > 0 && field<uint32_t>(fields, layout_.step) < cursor.since) continue;
+        if (i != cursor.num_rows) {
+            std::memcpy(cursor.rows.data() + cursor.num_rows * bytes, record, bytes);
+        }
         ++cursor.num_rows;
     }
 }
@@ -92,29 +109,36 @@ void Snapshot::load_block(Cursor& cursor, uint32_t b) {
         throw std::runtime_error("snapshot: read after close() or release(); take a new snapshot");
     }
     const auto it = preserved_.find(b);
-    const char* rows =
-        it != preserved_.end() ? it->second.get() : view_.at(table_->rows_.first_row(b));
-    copy_used(blocks_[b].used, table_->rows_.rows_per_block(), rows, cursor);
+    const RowParts parts = it != preserved_.end() ? parts_in(it->second.get())
+                                                  : view_.parts(table_->rows_.first_row(b));
+    const uint32_t n = table_->rows_.rows_per_block();
+    cursor.rows.resize(size_t{n} * layout_.record_bytes);
+    for (uint32_t i = 0; i < n; ++i) {
+        if (blocks_[b].has(i)) {
+            to_record(layout_, parts, i, cursor.rows.data() + size_t{i} * layout_.record_bytes);
+        }
+    }
+    keep_used(blocks_[b].used, n, cursor);
 }
 
 void Snapshot::load_cold(Cursor& cursor, const ColdPart& part) const {
     if (closed_) throw std::runtime_error("snapshot: read after close(); take a new snapshot");
-    std::vector<char> rows(size_t{part.used} * layout_.stride);
-    table_->cold_->read_segment(part.segment, part.used, rows.data());
-    copy_used(part.bits.data(), part.used, rows.data(), cursor);
+    cursor.rows.resize(size_t{part.used} * layout_.record_bytes);
+    table_->cold_->read_segment(part.segment, part.used, cursor.rows.data());
+    keep_used(part.bits.data(), part.used, cursor);
 }
 
-void Snapshot::copy_out(const char* row, int64_t i, const RowArrays& out) const {
+void Snapshot::copy_out(const char* record, int64_t i, const RowArrays& out) const {
     const auto n = static_cast<size_t>(i);
-    const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
-    const size_t state_bytes = size_t{layout_.state_dim} * layout_.value_bytes;
-    out.keys[n] = field<uint64_t>(row, layout_.key);
-    std::memcpy(out.vectors + n * vector_bytes, row, vector_bytes);
-    std::memcpy(out.state + n * state_bytes, row + layout_.state, state_bytes);
-    if (layout_.step != 0) out.step[n] = field<uint32_t>(row, layout_.step);
-    if (layout_.show != 0) {
-        out.show[n] = field<float>(row, layout_.show);
-        out.click[n] = field<float>(row, layout_.click);
+    const char* fields = record + layout_.record_fields;
+    out.keys[n] = field<uint64_t>(record, layout_.record_key);
+    std::memcpy(out.vectors + n * layout_.vector_bytes, record, layout_.vector_bytes);
+    std::memcpy(out.state + n * layout_.state_bytes, record + layout_.record_state,
+                layout_.state_bytes);
+    if (layout_.has_steps()) out.step[n] = field<uint32_t>(fields, layout_.step);
+    if (layout_.has_counters()) {
+        out.show[n] = field<float>(fields, layout_.show);
+        out.click[n] = field<float>(fields, layout_.click);
     }
 }
 
@@ -123,7 +147,7 @@ int64_t Snapshot::read(Cursor& cursor, int64_t max_rows, const RowArrays& out) {
     while (n < max_rows) {
         if (cursor.next_row == cursor.num_rows && !load_more(cursor)) break;
         for (; cursor.next_row < cursor.num_rows && n < max_rows; ++cursor.next_row, ++n) {
-            copy_out(cursor.rows.data() + size_t{cursor.next_row} * layout_.stride, n, out);
+            copy_out(cursor.rows.data() + size_t{cursor.next_row} * layout_.record_bytes, n, out);
         }
     }
     cursor.num_read += static_cast<uint64_t>(n);
@@ -160,7 +184,7 @@ uint64_t Snapshot::num_rows(uint32_t partition) const {
 
 size_t Snapshot::preserved_bytes() const {
     const std::lock_guard lock(mutex_);
-    return preserved_.size() * table_->rows_.rows_per_block() * layout_.stride;
+    return preserved_.size() * table_->rows_.rows_per_block() * layout_.record_bytes;
 }
 
 }  // namespace hps

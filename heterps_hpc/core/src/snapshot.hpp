@@ -28,7 +28,7 @@ class Snapshot {
         uint32_t next_row = 0;  // within `rows`
         uint32_t num_rows = 0;
         uint64_t num_read = 0;
-        std::vector<char> rows;  // a block's rows in use, packed
+        std::vector<char> rows;  // records of a block's rows in use
     };
     Cursor open(uint32_t partition, uint64_t since) const;
     int64_t read(Cursor& cursor, int64_t max_rows, const RowArrays& out);
@@ -58,8 +58,9 @@ class Snapshot {
     bool load_more(Cursor& cursor);
     void load_block(Cursor& cursor, uint32_t block);
     void load_cold(Cursor& cursor, const ColdPart& part) const;
-    void copy_used(const uint64_t* used, uint32_t n, const char* rows, Cursor& cursor) const;
-    void copy_out(const char* row, int64_t i, const RowArrays& out) const;
+    RowParts parts_in(char* block) const;
+    void keep_used(const uint64_t* used, uint32_t n, Cursor& cursor) const;
+    void copy_out(const char* record, int64_t i, const RowArrays& out) const;
 
     std::shared_ptr<Table> table_;
     const RowLayout layout_;

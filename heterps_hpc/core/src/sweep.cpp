@@ -9,13 +9,13 @@ float Table::decay(uint64_t steps) const {
     return static_cast<float>(std::pow(config_.show_decay, static_cast<double>(steps)));
 }
 
-bool Table::expired(const char* row, uint64_t step) const {
-    const uint64_t age = step - field<uint32_t>(row, layout_.step);
+bool Table::expired(const char* fields, uint64_t step) const {
+    const uint64_t age = step - field<uint32_t>(fields, layout_.step);
     if (config_.max_age != 0 && age > config_.max_age) return true;
     if (!config_.evict_by_score) return false;
     const float kept = decay(age);
-    const double show = field<float>(row, layout_.show) * kept;
-    const double click = field<float>(row, layout_.click) * kept;
+    const double show = field<float>(fields, layout_.show) * kept;
+    const double click = field<float>(fields, layout_.click) * kept;
     return config_.show_weight * (show - click) + config_.click_weight * click < config_.min_score;
 }
 
@@ -37,10 +37,8 @@ uint64_t Table::sweep_partition(uint32_t partition, uint64_t step,
         for (uint32_t i = 0; i < rows_.rows_per_block(); ++i) {
             if (!rows_.block(b).has(i)) continue;
             const uint32_t row = rows_.first_row(b) + i;
-            char* p = rows_.at(row);
-            if (!expired(p, step)) continue;
-            if (pinned[row]) continue;
-            index_.erase(Index::tag_of(key_at(p)), row);
+            if (!expired(rows_.view().fields(row), step) || pinned[row]) continue;
+            index_.erase(Index::hash_of(rows_.view().key(row)));
             rows_.release(row);
             ++evicted;
         }

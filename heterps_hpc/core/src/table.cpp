@@ -1,7 +1,7 @@
 #include "table.hpp"
 
-#include <cmath>
-#include <numeric>
+#include <algorithm>
+#include <cstring>
 
 #include "snapshot.hpp"
 
@@ -14,31 +14,6 @@ std::vector<char> held_flags(const std::vector<uint32_t>& list, uint32_t num_par
     return flags;
 }
 
-template <class T>
-void draw(const Config& c, uint64_t base, T* v) {
-    constexpr double kTwoPi = 6.283185307179586;
-    switch (c.init) {
-        case Init::kZeros:
-            for (uint32_t i = 0; i < c.dim; ++i) v[i] = T(0);
-            return;
-        case Init::kUniform: {
-            const auto scale = static_cast<float>(c.init_scale);
-            for (uint32_t i = 0; i < c.dim; ++i) {
-                const auto bits = static_cast<int32_t>(element_bits(base, i) >> 8);
-                v[i] = static_cast<T>((static_cast<float>(bits) * 0x1p-23f - 1.0f) * scale);
-            }
-            return;
-        }
-        case Init::kNormal:
-            for (uint32_t i = 0; i < c.dim; ++i) {  // Box-Muller
-                const double u = (element_bits(base, 2 * i) + 0.5) * 0x1p-32;
-                const double angle = kTwoPi * element_bits(base, 2 * i + 1) * 0x1p-32;
-                const double normal = std::sqrt(-2.0 * std::log(u)) * std::cos(angle);
-                v[i] = static_cast<T>(static_cast<float>(normal * c.init_scale));
-            }
-    }
-}
-
 }  // namespace
 
 Table::Table(const Config& config, std::vector<uint32_t> partitions, const char* isa)
@@ -49,74 +24,65 @@ Table::Table(const Config& config, std::vector<uint32_t> partitions, const char*
       held_(held_flags(partitions, config.num_partitions)),
       held_list_(std::move(partitions)),
       holds_all_(held_list_.size() == config.num_partitions),
-      index_(arena_),
       rows_(arena_, layout_, config.num_partitions),
       admission_(config.admission, config.sketch_bytes, config.num_partitions) {
     if (config.hot_bytes == 0) return;
-    const uint64_t rows = config.hot_bytes / layout_.stride;
+    const uint64_t rows = config.hot_bytes / layout_.record_bytes;
     hot_limit_ = std::max<uint64_t>(rows / std::max<size_t>(held_list_.size(), 1), 1);
     clocks_.assign(config.num_partitions, Clock{0, 0, hot_limit_});
-    cold_ = std::make_unique<ColdFile>(config.spill_path, layout_.stride, config.num_partitions);
-    fetcher_ = std::make_unique<Fetcher>(*cold_, layout_.stride);
+    cold_ =
+        std::make_unique<ColdFile>(config.spill_path, layout_.record_bytes, config.num_partitions);
+    fetcher_ = std::make_unique<Fetcher>(*cold_, layout_.record_bytes);
 }
 
 Table::~Table() = default;
-
-void Table::initial_vector(uint64_t key, char* vector) const {
-    const uint64_t base = mix64(key ^ init_seed_);
-    if (config_.float64) {
-        draw(config_, base, reinterpret_cast<double*>(vector));
-    } else {
-        draw(config_, base, reinterpret_cast<float*>(vector));
-    }
-}
-
-uint32_t Table::find(uint64_t key, std::vector<char>& record) const {
-    return index_.find(Index::tag_of(key), [&](uint32_t row) {
-        if ((row & kCold) == 0) return key_at(rows_.at(row)) == key;
-        record.resize(layout_.stride);
-        read_cold(row & ~kCold, record.data());
-        return key_at(record.data()) == key;
-    });
-}
 
 void Table::before_write(uint32_t row) {
     for (Snapshot* snapshot : snapshots_) snapshot->preserve(rows_.block_of(row));
 }
 
-// A row for a key that has none; its vector, state and counters are still undefined.
-uint32_t Table::new_row(uint64_t key, uint32_t partition) {
-    if (cold_) make_room(partition);
+// A row for a key that has none; state and fields are zero, its vector is undefined.
+uint32_t Table::new_row(uint64_t key, uint64_t hash, uint32_t partition) {
+    if (cold_) keep_budget(partition);
+    const bool reused = rows_.has_released(partition);
     const uint32_t row = rows_.allocate(partition);
     try {
         before_write(row);
-        index_.insert(Index::tag_of(key), row);
+        index_.insert(hash, row);
     } catch (...) {
         rows_.release(row);
         throw;
     }
-    char* p = rows_.at(row);
-    std::memset(p + layout_.state, 0, layout_.stride - layout_.state);
-    key_at(p) = key;
-    if (cold_) field<uint32_t>(p, layout_.heat) = 1;
+    if (reused) rows_.clear(row);
+    rows_.view().key(row) = key;
+    if (cold_) heat(row) = 1;
     return row;
 }
 
-uint32_t Table::create(uint64_t key, uint32_t partition) {
-    const uint32_t row = new_row(key, partition);
-    char* p = rows_.at(row);
-    initial_vector(key, p);
+void Table::set_initial(uint32_t row, uint64_t key) const {
+    const uint64_t base = mix64(key ^ init_seed_);
+    char* vector = rows_.view().vector(row);
+    __builtin_prefetch(vector + layout_.vector_bytes, 1);  // where the partition's next row begins
+    kernels_.draw({base, vector, layout_.dim, config_.init, config_.init_scale});
     const bool adagrad =
         config_.optimizer == Optimizer::kAdagrad || config_.optimizer == Optimizer::kRowwiseAdagrad;
-    for (uint32_t i = 0; adagrad && i < layout_.state_dim; ++i) {
+    if (!adagrad || config_.initial_accumulator == 0) return;
+    char* state = rows_.view().state(row);
+    for (uint32_t i = 0; i < layout_.state_dim; ++i) {
         if (config_.float64) {
-            reinterpret_cast<double*>(p + layout_.state)[i] = config_.initial_accumulator;
+            reinterpret_cast<double*>(state)[i] = config_.initial_accumulator;
         } else {
-            reinterpret_cast<float*>(p + layout_.state)[i] =
-                static_cast<float>(config_.initial_accumulator);
+            reinterpret_cast<float*>(state)[i] = static_cast<float>(config_.initial_accumulator);
         }
     }
-    if (layout_.step != 0) field<uint32_t>(p, layout_.step) = static_cast<uint32_t>(step_);
+}
+
+uint32_t Table::create(uint64_t key, uint64_t hash, uint32_t partition) {
+    const uint32_t row = new_row(key, hash, partition);
+    set_initial(row, key);
+    if (layout_.has_steps()) {
+        field<uint32_t>(rows_.view().fields(row), layout_.step) = static_cast<uint32_t>(step_);
+    }
     admission_.forget(partition, key);
     ++stats_.created;
     return row;
@@ -124,21 +90,38 @@ uint32_t Table::create(uint64_t key, uint32_t partition) {
 
 void Table::read(const uint64_t* keys, int64_t n, bool* found, char* vectors, char* state) {
     const std::shared_lock lock(mutex_);
-    const size_t vector_bytes = size_t{layout_.dim} * layout_.value_bytes;
-    const size_t state_bytes = size_t{layout_.state_dim} * layout_.value_bytes;
-    std::vector<char> record;
+    std::vector<char> record(layout_.record_bytes);
     for (int64_t i = 0; i < n; ++i) {
-        const uint32_t row = find(keys[i], record);
+        const uint32_t row = index_.find(Index::hash_of(keys[i]));
         found[i] = row != kNoRow;
         if (row == kNoRow) {
-            std::memset(vectors + static_cast<size_t>(i) * vector_bytes, 0, vector_bytes);
-            std::memset(state + static_cast<size_t>(i) * state_bytes, 0, state_bytes);
-            continue;
+            std::fill(record.begin(), record.end(), 0);
+        } else if (is_cold(row)) {
+            read_cold(row, record.data());
+        } else {
+            rows_.save(row, record.data());
         }
-        const char* p = (row & kCold) != 0 ? record.data() : rows_.at(row);
-        std::memcpy(vectors + static_cast<size_t>(i) * vector_bytes, p, vector_bytes);
-        std::memcpy(state + static_cast<size_t>(i) * state_bytes, p + layout_.state, state_bytes);
+        std::memcpy(vectors + static_cast<size_t>(i) * layout_.vector_bytes, record.data(),
+                    layout_.vector_bytes);
+        std::memcpy(state + static_cast<size_t>(i) * layout_.state_bytes,
+                    record.data() + layout_.record_state, layout_.state_bytes);
     }
+}
+
+void Table::reserve(uint64_t num_rows) {
+    const std::unique_lock lock(mutex_);
+    const size_t held = held_list_.size();
+    const uint64_t in_memory = cold_ ? std::min(num_rows, hot_limit_ * held) : num_rows;
+    if (in_memory > kMaxRow) {
+        throw std::invalid_argument("table '" + config_.name + "': memory for " +
+                                    std::to_string(in_memory) +
+                                    " rows, but a shard has at most 2^31; use more shards");
+    }
+    if (rows_.size() != 0 || (cold_ && cold_->size() != 0)) return;
+    toucher_.stop();
+    arena_.reserve(rows_.bytes_for(in_memory, held));
+    index_.reserve(num_rows);
+    toucher_.start({index_.memory(), arena_.unused()});
 }
 
 void Table::load_admission(uint32_t partition, Sightings sightings) {
@@ -177,8 +160,8 @@ TableStats Table::stats() const {
 
 size_t Table::memory_bytes() const {
     const std::shared_lock lock(mutex_);
-    size_t bytes = arena_.used_bytes() + index_.directory_bytes() + rows_.bookkeeping_bytes() +
-                   admission_.bytes();
+    size_t bytes =
+        arena_.used_bytes() + index_.bytes() + rows_.bookkeeping_bytes() + admission_.bytes();
     if (cold_) bytes += cold_->memory_bytes();
     return bytes;
 }

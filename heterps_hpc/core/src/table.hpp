@@ -101,11 +101,9 @@ class Table : public std::enable_shared_from_this<Table> {
     // Fills vectors and state of keys that have a row, zeros for the others.
     void read(const uint64_t* keys, int64_t n, bool* found, char* vectors, char* state);
     void load(uint32_t partition, const RowArrays& rows, int64_t n);
-    // Room for rows that will be loaded, as far as they stay in memory; the caller may have it
-    // cleared by touch_reserved() in another thread meanwhile.
+    // Gets memory for so many rows, as far as they stay in memory, and starts to touch it on a
+    // thread of its own; a table that has rows already stays as it is.
     void reserve(uint64_t num_rows);
-    void touch_reserved();
-    void stop_touching() { stop_touching_ = true; }
     void load_admission(uint32_t partition, Sightings sightings);
     void load_step(uint64_t step);
     std::shared_ptr<Snapshot> snapshot();
@@ -126,24 +124,21 @@ class Table : public std::enable_shared_from_this<Table> {
     struct ParallelPull;
     struct Batch;
 
-    uint64_t& key_at(char* row) const { return field<uint64_t>(row, layout_.key); }
-    // The row of a key; if it is on disk, its bytes too.
-    uint32_t find(uint64_t key, std::vector<char>& record) const;
-    uint32_t create(uint64_t key, uint32_t partition);
-    uint32_t new_row(uint64_t key, uint32_t partition);
-    void initial_vector(uint64_t key, char* vector) const;
-    uint32_t row_to_load(uint64_t key, uint32_t partition, std::vector<char>& record);
+    uint32_t create(uint64_t key, uint64_t hash, uint32_t partition);
+    uint32_t new_row(uint64_t key, uint64_t hash, uint32_t partition);
+    void set_initial(uint32_t row, uint64_t key) const;
+    uint32_t row_to_load(uint64_t key, uint64_t hash, uint32_t partition);
     void write_row(uint32_t row, const RowArrays& in, size_t i);
     void before_write(uint32_t row);
 
     // See lookup.cpp.
-    void fetch_buckets(const uint32_t* tags, uint32_t first, uint32_t last) const;
-    void fetch_rows(const uint32_t* tags, uint32_t first, uint32_t last, uint32_t* rows,
-                    const char** vectors) const;
-    void look_up(const Distinct& keys, uint32_t first, uint32_t last, uint32_t* rows,
+    void fetch_buckets(const uint64_t* hashes, uint32_t first, uint32_t last) const;
+    void look_up(const uint64_t* hashes, uint32_t first, uint32_t last, uint32_t* rows,
                  const char** vectors, std::vector<Miss>& misses) const;
-    char* loose_vector(PullScratch& scratch) const;
-    bool settle(Lookup& lookup, const Miss& miss, std::vector<char>& record);
+    void look_further(const uint64_t* hashes, uint32_t* rows, const char** vectors,
+                      std::vector<Miss>& misses, size_t first_miss) const;
+    void read_loose(Lookup& lookup, uint32_t place, uint32_t cold_row) const;
+    bool settle(Lookup& lookup, const Miss& miss);
     bool settle_all(Lookup& lookup, uint32_t first, uint32_t last, std::vector<Miss>& misses);
     void note_absent(const Lookup& lookup, int64_t first, int64_t last);
 
@@ -165,11 +160,14 @@ class Table : public std::enable_shared_from_this<Table> {
     void close(Pulled& handle);
 
     // Tiers: see tiers.cpp.
-    void read_cold(uint32_t slot, char* row) const;
-    uint32_t promote(uint32_t cold_row, const char* record, uint32_t partition);
-    void make_room(uint32_t partition);
+    void read_cold(uint32_t cold_row, char* record) const;
+    uint32_t promote(uint64_t hash, uint32_t cold_row, uint32_t partition);
+    void keep_budget(uint32_t partition);
     uint32_t next_victim(uint32_t partition);
     void demote(uint32_t row, uint32_t partition);
+    uint32_t& heat(uint32_t row) const {
+        return field<uint32_t>(rows_.view().fields(row), layout_.heat);
+    }
     bool demote_some(uint32_t partition);
     void compact();
     void release_slot(uint32_t slot);
@@ -180,7 +178,7 @@ class Table : public std::enable_shared_from_this<Table> {
     uint64_t sweep(uint64_t step);
     uint64_t sweep_partition(uint32_t partition, uint64_t step, const std::vector<bool>& pinned);
     std::vector<bool> pinned_rows() const;
-    bool expired(const char* row, uint64_t step) const;
+    bool expired(const char* fields, uint64_t step) const;
     float decay(uint64_t steps) const;
 
     const Config config_;
@@ -199,7 +197,6 @@ class Table : public std::enable_shared_from_this<Table> {
     TableStats stats_;
     std::atomic<uint64_t> eval_keys_{0};
     uint64_t step_ = 0;
-    std::atomic<bool> stop_touching_{false};
     std::unordered_set<Pulled*> open_handles_;
     struct Spare {
         std::vector<uint32_t> rows, member;
@@ -214,7 +211,9 @@ class Table : public std::enable_shared_from_this<Table> {
     uint64_t hot_limit_ = 0;  // rows in memory per partition
     std::vector<Clock> clocks_;
     std::unique_ptr<ColdFile> cold_;
+    std::vector<char> record_;  // on its way between memory and disk
     std::unique_ptr<Fetcher> fetcher_;
+    PageToucher toucher_;  // last: it must end before the memory that it touches
 };
 
 }  // namespace hps

@@ -35,10 +35,10 @@ def load_table(contents: Contents, name: str, table: Table, tick: Callable[[], N
         )
     num_rows = contents.num_rows(name, table.partitions)
     try:
-        with table.room_for(num_rows):
-            for partition in table.partitions:
-                tick()
-                _load_partition(contents, name, table, partition)
+        table.reserve(num_rows)
+        for partition in table.partitions:
+            tick()
+            _load_partition(contents, name, table, partition)
     except DamagedCheckpoint:
         raise
     except (KeyError, ValueError) as error:  # the core checks what it loads
