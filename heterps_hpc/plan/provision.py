@@ -20,11 +20,11 @@ def provision(
     placement: Sequence[int],
     seconds: float = 5.0,
     start: tuple[Choice, ...] | None = None,
-    most_intervals: float = math.inf,
+    max_intervals: float = math.inf,
 ) -> Solution:
     """The integer ranks of least money; exact unless time (or effort) runs out."""
     runs = stages_of(placement)
-    return solve(table, runs=runs, seconds=seconds, start=start, most_intervals=most_intervals)
+    return solve(table, runs=runs, seconds=seconds, start=start, most_intervals=max_intervals)
 
 
 def static_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:

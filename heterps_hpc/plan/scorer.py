@@ -1,29 +1,38 @@
-"""Many placements scored at once: what the learning scheduler and its rivals search with.
+"""Many placements provisioned at once: what the learning scheduler and its baselines search with.
 
-Provisioning a placement exactly takes milliseconds; a search looks at 100,000 placements a second.
-So the rank counts of every possible stage are worked out beforehand for a grid of (cap, price):
-each stage takes the k that minimises ET + λ·$/hour subject to ET ≤ cap, which for the right cap and
-λ is the best plan or close to it. A placement is scored by summing its stages' rows of that table
-and taking the best column: a coarse pass over all columns, then a fine one around the best. The
-result is a valid plan, so a score is never too good; the winners are provisioned exactly.
+Provisioning one placement exactly takes milliseconds; a search wants to look at tens of thousands
+of placements a second. So all placements of a block get their ranks together, in three steps:
+
+1. Every stage has a row of seconds by number of ranks, which is made when the stage is first met.
+   For a grid of (cap, price) a row gives the k of least e/m + price·$/hour with ET ≤ cap, which
+   for the right cap and price is the best plan or close to it.
+2. Every placement takes the column of the grid whose plan is cheapest, shared limits and whole
+   nodes counted.
+3. From there, ranks of one stage are added or taken away while that helps, for placements that
+   are not far more expensive than the best so far.
+
+A score is the money of a valid plan, so it is never too good; placements for which no valid plan
+was found carry a penalty that grows with what they break.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heterps_hpc.plan.cost_model import Choice, StageTable, stages_of
-from heterps_hpc.plan.exact.graph import Options, make_options
-from heterps_hpc.plan.problem import Floats, Ints
+from heterps_hpc.plan.problem import Bools, Floats, Ints
 
-Floats32 = NDArray[np.float32]
-STEP = 8  # fine columns per coarse column
-MOST_TRIED_AGAIN = 64
-PENALTY = 10.0  # a placement that misses the floor or a limit counts this many times its money
+EVERY_COUNT_UP_TO = 64  # larger numbers of ranks go in steps of about 3 %
+PENALTY = 10.0  # a placement that misses the floor or a limit costs this many times its money
+MAX_MOVES = 12  # changes of a placement's ranks after the grid
+MAX_MOVES_THOROUGH = 60
+MAX_STAGES_FOR_PAIRS = 16
+WORTH = 2.0  # placements above this many times the best so far keep the plan of the grid
+STEPS = np.array([-8, -3, -1, 1, 3, 8])  # tried on one stage, in places of the list of counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,165 +40,322 @@ class Scores:
     """For each placement: money (with penalty if it breaks a bound) and whether it is valid."""
 
     money: Floats
-    valid: NDArray[np.bool_]
-    ranks: NDArray[np.int32]  # [N, L]: ranks of the stage that starts at a layer, else 0
+    valid: Bools
+    ranks: Ints  # [N, L]: ranks of the stage that starts at a layer, else 0
 
 
 @dataclass(frozen=True, eq=False)
+class _Block:
+    """The stages of N placements, S at most in each; `row` 0 is no stage."""
+
+    row: Ints  # [N, S]
+    first: Ints  # [N, S]: the layer that a stage starts with
+    pool: Ints  # [N, S]
+    joins: Floats  # [N, S]: 1 if the stage is part of the sum of equation 4
+    ahead: Floats  # [N, S]: 1 if it holds tables that work ahead
+    same: Floats  # [N, S, S]: 1 where two stages are on one pool
+    share: Floats  # [N, S]: 1 / number of the placement's stages on the pool; 0 for no stage
+    broken: Floats  # [N]: stages that fit on their pool with no number of ranks
+
+    def take(self, which: Ints) -> _Block:
+        """Some of the placements."""
+        return _Block(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+
+
 class Scorer:
-    """Scores placements of one question."""
+    """Scores placements of one question, by money or (with `seconds_only`) by seconds per batch.
 
-    table: StageTable
+    A thorough one has a finer grid and changes two stages at once: for the few best placements.
+    """
 
-    @cached_property
-    def _options(self) -> Options:
-        """Stages with some of their rank counts: all small ones, then steps of a few per cent,
-        which is close enough for a score."""
-        counts = self.table.ranks
-        steps = np.unique(np.geomspace(16, max(16, counts.max()), 64).astype(np.int64))
-        some = np.isin(counts, np.concatenate([np.arange(1, 17), steps, self._limits]))
-        return make_options(self.table, columns=np.flatnonzero(some), floor=False)
+    penalty = PENALTY
 
-    @property
-    def _limits(self) -> Ints:
-        return self.table.problem.pools.limit
-
-    @cached_property
-    def _columns(self) -> tuple[Floats, Floats]:
-        """Cap and price of each fine column; neighbours differ little."""
-        options, problem = self._options, self.table.problem
-        coarse = 32 if len(options) < 200_000 else 10
-        same = np.diff(options.pair * options.num_pools + options.pool) == 0
-        gain = -np.diff(options.ET)[same] / np.diff(options.c)[same]
-        gain = gain[gain > 0] if (gain > 0).any() else np.array([1.0])
-        cheap, dear = np.quantile(gain, [0.02, 0.98])
-        slowest = min(problem.longest_batch, float(options.ET.max()))
-        if problem.micro_batches == 1:  # only the sum of seconds counts
-            prices = np.geomspace(cheap / 4, dear * 4, coarse * STEP)
-            return np.full(len(prices), slowest), prices
-        fastest = float(np.quantile(options.ET, 0.01))
-        few = 4 if problem.micro_batches < 16 else 1  # the sum counts by 1/m
-        caps = np.geomspace(min(fastest, slowest / 2), slowest, coarse * STEP // few)
-        prices = np.geomspace(cheap, dear * 100, 4)[-few:]
-        return np.tile(caps, few), np.repeat(prices, len(caps))
-
-    @cached_property
-    def _tables(self) -> tuple[list[Floats32], NDArray[np.int32]]:
-        """E, C (and M, X where they count) and ranks per (stage, fine column); row 0 is empty."""
-        options, (caps, prices) = self._options, self._columns
-        num_stages = len(self.table.pairs) * options.num_pools
-        stage = options.pair * options.num_pools + options.pool
-        row = np.repeat(np.arange(len(options.starts)), np.diff(options.starts, append=len(stage)))
-        parts = (options.e, options.c, options.M, options.X)
-        tables = [np.full((num_stages + 1, len(caps)), np.inf, np.float32) for _ in parts]
-        ranks = np.zeros((num_stages + 1, len(caps)), np.int32)
-        where = stage[options.starts] + 1
-        for column, (cap, price) in enumerate(zip(caps, prices, strict=True)):
-            weight = options.e + options.X * 1e-9 + price * options.c
-            weight = np.where(cap * (1 + 1e-9) >= options.ET, weight, 1e9 * options.ET + weight)
-            best = np.minimum.reduceat(weight, options.starts)
-            hits = np.flatnonzero(weight == best[row])
-            _, first = np.unique(row[hits], return_index=True)
-            chosen = hits[first]
-            for target, values in zip(tables, parts, strict=True):
-                target[where, column] = values[chosen]
-            ranks[where, column] = options.ranks[chosen]
-        for target in tables:
-            target[0] = 0.0
-        return tables, ranks
-
-    @cached_property
-    def _coarse_tables(self) -> list[Floats32]:
-        return [np.ascontiguousarray(part[:, STEP // 2 :: STEP]) for part in self._tables[0]]
+    def __init__(
+        self, table: StageTable, *, thorough: bool = False, seconds_only: bool = False
+    ) -> None:
+        self.table = table
+        self.thorough = thorough
+        self.seconds_only = seconds_only
+        problem = table.problem
+        self._columns = _some_columns(table)
+        self._counts = table.ranks[self._columns]
+        self._place = np.searchsorted(self._counts, np.arange(self._counts[-1] + 2), side="right")
+        self._place = np.maximum(self._place - 1, 0)  # k → place of the largest count ≤ k
+        self._rate = problem.pools.price / problem.pools.ranks_per_unit
+        self._caps, self._prices = self._grid()
+        width = len(self._caps) * len(self._prices)
+        self._row_of = np.zeros(len(table.pairs) * problem.num_pools, dtype=np.int64)
+        self._num_rows = 1
+        self._least = np.inf  # value of the best placement so far
+        self._seconds = np.zeros((1, len(self._counts)))
+        self._start = np.zeros((1, width), dtype=np.int64)
+        self._lowest = np.zeros(1, dtype=np.int64)
+        self._highest = np.zeros(1, dtype=np.int64)
+        self._broken = np.zeros(1)
 
     def score(self, placements: Ints) -> Scores:
         """Score placements given as pool indices, [N, L]."""
-        stages = self._stages(placements)
-        (e, c, most, ahead), ranks = self._tables
-        num_columns = e.shape[1]
-        column = self._best_column(stages, self._coarse_tables, None) * STEP
-        fine = np.minimum(column[:, None] + np.arange(STEP), num_columns - 1)
-        best = self._best_column(stages, [e, c, most, ahead], fine)
-        column = fine[np.arange(len(fine)), best]
-        scores = self._exact_value(stages, ranks[stages, column[:, None]])
-        return self._try_again(scores, stages, ranks)
+        block = self._stages(placements)
+        place, value, valid = self._from_grid(block)
+        hoped = np.where(valid, value, value / PENALTY)
+        self._least = min(self._least, float(np.where(valid, value, np.inf).min()))
+        worth = np.flatnonzero(hoped <= WORTH * self._least)
+        if len(worth):
+            place[worth] = self._improve(block.take(worth), place[worth], value[worth])
+        values, valids = self._value(block, place[:, :, None])
+        value, valid = values[:, 0], valids[:, 0]
+        ranks = np.zeros(placements.shape, dtype=np.int64)
+        exists = block.row > 0
+        at = np.nonzero(exists)
+        ranks[at[0], block.first[at]] = self._counts[place[at]]
+        scale = 1.0 if self.seconds_only else self.table.problem.num_batches / 3600
+        return Scores(value * scale, valid, ranks)
 
-    def _try_again(self, scores: Scores, stages: Ints, ranks: NDArray[np.int32]) -> Scores:
-        """Look at every coarse column for placements that broke a limit which stages share (the
-        quick pass cannot see those), the most promising ones first."""
-        broken = np.flatnonzero(~scores.valid)
-        broken = broken[np.argsort(scores.money[broken], kind="stable")][:MOST_TRIED_AGAIN]
-        if not len(broken):
-            return scores
-        money, valid, chosen = scores.money.copy(), scores.valid.copy(), scores.ranks.copy()
-        for column in range(STEP // 2, ranks.shape[1], STEP):
-            again = self._exact_value(stages[broken], ranks[stages[broken], column])
-            better = again.money < money[broken]
-            rows = broken[better]
-            money[rows], valid[rows] = again.money[better], again.valid[better]
-            chosen[rows] = again.ranks[better]
-        return Scores(money, valid, chosen)
+    def choices(self, placement: Ints, ranks: Ints) -> tuple[Choice, ...]:
+        """The plan that a score stands for."""
+        return tuple(Choice(*run, int(ranks[run[0]])) for run in stages_of(placement.tolist()))
 
-    def _stages(self, placements: Ints) -> Ints:
-        """Row of the table of the stage that starts at each layer; 0 where none starts."""
+    # 1: rows
+
+    def _grid(self) -> tuple[Floats, Floats]:
+        """Caps on a stage's seconds, and prices of money in seconds."""
+        table, m = self.table, self.table.problem.micro_batches
+        fits = table.fits[:, :, self._columns]
+        et = np.where(fits, table.ET[:, :, self._columns], np.inf)
+        if not fits.any():
+            return np.array([np.inf]), np.array([1.0])
+        slowest = min(table.problem.longest_batch, float(et[np.isfinite(et)].max()))
+        fastest = min(float(np.quantile(et.min(axis=2), 0.02)), slowest / 2)
+        num_caps, num_prices = (16, 2) if m >= 16 else (12, 3) if m >= 4 else (4, 9)
+        if self.thorough:
+            num_caps, num_prices = 4 * num_caps, 3 * num_prices
+        caps = np.geomspace(fastest, slowest, num_caps)
+        low = et.min(axis=2)
+        low, cost = low[np.isfinite(low)], self._rate.mean() * self._counts.mean()
+        scale = float(np.median(low)) / cost / m
+        prices = np.geomspace(scale * 1e-3, scale * 1e2, num_prices)
+        return caps, prices
+
+    def _add_rows(self, stages: Ints) -> None:
+        """Seconds and places in the grid of stages (pair · P + pool) not met before."""
+        table, problem = self.table, self.table.problem
+        pair, pool = np.divmod(stages, problem.num_pools)
+        et = table.ET[pair, pool][:, self._columns]
+        fits = table.fits[pair, pool][:, self._columns]
+        broken = ~fits.any(axis=1)
+        fits[broken] = self._counts <= problem.pools.limit[pool[broken], None]
+        et = np.minimum.accumulate(np.where(fits, et, np.inf), axis=1)
+        lowest = fits.argmax(axis=1)
+        highest = len(self._counts) - 1 - fits[:, ::-1].argmax(axis=1)
+        joins = table.in_sum[pair]
+        first = (et[:, :, None] > self._caps * (1 + 1e-12)).sum(axis=1)
+        first = np.minimum(first, highest[:, None])
+        starts = []
+        for price in self._prices:
+            weight = np.where(joins, 1 / problem.micro_batches, 1e-12)[:, None] * et
+            weight = weight + price * self._rate[pool][:, None] * self._counts
+            starts.append(np.take_along_axis(_argmin_from(weight), first, axis=1))
+        new = np.arange(self._num_rows, self._num_rows + len(stages))
+        self._row_of[stages] = new
+        self._num_rows += len(stages)
+        start = np.clip(np.concatenate(starts, axis=1), lowest[:, None], highest[:, None])
+        self._seconds = np.concatenate([self._seconds, et])
+        self._start = np.concatenate([self._start, start])
+        self._lowest = np.concatenate([self._lowest, lowest])
+        self._highest = np.concatenate([self._highest, highest])
+        self._broken = np.concatenate([self._broken, broken.astype(np.float64)])
+
+    def _stages(self, placements: Ints) -> _Block:
+        """The stages of the placements, side by side."""
+        problem = self.table.problem
         num, length = placements.shape
         starts = np.ones((num, length), dtype=np.bool_)
         starts[:, 1:] = placements[:, 1:] != placements[:, :-1]
-        last = np.full((num, length), length - 1)
-        for layer in range(length - 2, -1, -1):
-            last[:, layer] = np.where(starts[:, layer + 1], layer, last[:, layer + 1])
-        pair = self.table.pair_index[np.arange(length), last]
-        return np.where(starts, pair * self.table.problem.num_pools + placements + 1, 0)
+        slot = np.cumsum(starts, axis=1) - 1
+        size = int(slot[:, -1].max()) + 1
+        where, layer = np.nonzero(starts)
+        at = (where, slot[where, layer])
+        first = np.full((num, size + 1), length)
+        first[at] = layer
+        last = first[:, 1:] - 1
+        first = first[:, :-1]
+        exists = first < length
+        first = np.where(exists, first, 0)
+        pool = np.where(exists, placements[np.arange(num)[:, None], first], -1)
+        pair = self.table.pair_index[first, np.where(exists, last, 0)]
+        stage = np.where(exists, pair * problem.num_pools + pool, 0)
+        met = np.unique(stage[exists])
+        new = met[self._row_of[met] == 0]
+        if len(new):
+            self._add_rows(new)
+        row = np.where(exists, self._row_of[stage], 0)
+        joins = exists & self.table.in_sum[pair]
+        same = (pool[:, :, None] == pool[:, None, :]) & exists[:, :, None]
+        return _Block(
+            row=row,
+            first=first,
+            pool=pool,
+            joins=joins.astype(np.float64),
+            ahead=(exists & ~joins).astype(np.float64),
+            same=same.astype(np.float64),
+            share=exists / np.maximum(same.sum(axis=2), 1),
+            broken=self._broken[row].sum(axis=1),
+        )
 
-    def _best_column(self, stages: Ints, tables: list[Floats32], columns: Ints | None) -> Ints:
-        """Index of the column (or of the given columns) of least money within the floor."""
+    # 2: the grid
+
+    def _from_grid(self, block: _Block) -> tuple[Ints, Floats, Bools]:
+        """Places [N, S] of the cheapest column, its value [N], and whether it is valid."""
+        places = self._start[block.row]
+        value, valid = self._value(block, places)
+        best = value.argmin(axis=1)
+        which = np.arange(len(best))
+        return places[which, :, best], value[which, best], valid[which, best]
+
+    def _value(self, block: _Block, place: Ints) -> tuple[Floats, Bools]:
+        """T · C (or T) of ranks [N, S, G] with penalties, and whether they are valid, [N, G]."""
         problem, m = self.table.problem, self.table.problem.micro_batches
-        width = tables[0].shape[1] if columns is None else columns.shape[1]
-        shape = (len(stages), width)
-        e, c, most, ahead = (np.zeros(shape, np.float32) for _ in range(4))
-
-        def rows(table: Floats32, stage: Ints) -> Floats32:
-            return table[stage] if columns is None else table[stage[:, None], columns]
-
-        works_ahead = self.table.problem.staleness > 0
-        for layer in range(stages.shape[1]):
-            stage = stages[:, layer]
-            e += rows(tables[0], stage)
-            c += rows(tables[1], stage)
-            if m > 1:
-                np.maximum(most, rows(tables[2], stage), out=most)
-            if works_ahead and self.table.problem.layers.is_embedding[layer]:
-                np.maximum(ahead, rows(tables[3], stage), out=ahead)
-        seconds = np.maximum(e / m + (1 - 1 / m) * most, ahead)
-        value = seconds * c
-        late = seconds > problem.longest_batch * (1 + 1e-6)
-        value = np.where(late, np.float32(1e12) * seconds, value)
-        return np.asarray(np.argmin(value, axis=1))
-
-    def _exact_value(self, stages: Ints, ranks: NDArray[np.int32]) -> Scores:
-        """Money of the chosen ranks in double precision, nodes and limits included."""
-        table, problem = self.table, self.table.problem
-        exists = stages > 0
-        pair, pool = np.divmod(np.maximum(stages - 1, 0), problem.num_pools)
-        impossible = (exists & (ranks == 0)).any(axis=1)  # a stage that fits nowhere on its pool
-        ranks = np.where(exists, np.maximum(ranks, 1), 0)
-        column = np.searchsorted(table.ranks, np.maximum(ranks, 1))
-        seconds = np.where(exists, table.ET[pair, pool, column], 0.0)
-        joins = table.in_sum[pair]
-        chain, m = np.where(joins, seconds, 0.0), problem.micro_batches
-        total = chain.sum(axis=1) / m + (1 - 1 / m) * chain.max(axis=1)
-        total = np.maximum(total, np.where(joins, 0.0, seconds).max(axis=1))
-        used = np.zeros((len(stages), problem.num_pools), dtype=np.int64)
-        row = np.broadcast_to(np.arange(len(stages))[:, None], stages.shape)
-        np.add.at(used, (row[exists], pool[exists]), ranks[exists])
-        units = -(-used // problem.pools.ranks_per_unit)
-        money = problem.num_batches / 3600 * total * (units * problem.pools.price).sum(axis=1)
-        over = np.maximum(used / problem.pools.limit, 1.0).prod(axis=1)
+        pools = problem.pools
+        e = self._seconds[block.row[:, :, None], place]
+        drained = e * block.joins[:, :, None]
+        total = drained.sum(axis=1) / m + (1 - 1 / m) * drained.max(axis=1)
+        total = np.maximum(total, (e * block.ahead[:, :, None]).max(axis=1))
+        used = block.same @ self._counts[place].astype(np.float64)
+        unit = pools.ranks_per_unit[block.pool][:, :, None]
+        limit = pools.limit[block.pool][:, :, None]
+        rate = pools.price[block.pool][:, :, None] * block.share[:, :, None]
+        per_hour = (np.ceil(used / unit) * rate).sum(axis=1)
+        over = (np.maximum(used / limit - 1, 0.0) * block.share[:, :, None]).sum(axis=1)
         late = np.maximum(total / problem.longest_batch, 1.0)
-        valid = (over <= 1.0) & (late <= 1 + 1e-12) & ~impossible
-        missed = PENALTY * over * late * np.where(impossible, PENALTY, 1.0)
-        return Scores(np.where(valid, money, money * missed), valid, ranks * exists)
+        return self._penalised(total, per_hour, over, late, block.broken[:, None])
 
-    def choices(self, placement: Ints, ranks: NDArray[np.int32]) -> tuple[Choice, ...]:
-        """The plan that a score stands for."""
-        return tuple(Choice(*run, int(ranks[run[0]])) for run in stages_of(placement.tolist()))
+    def _penalised(
+        self, total: Floats, per_hour: Floats, over: Floats, late: Floats, broken: Floats
+    ) -> tuple[Floats, Bools]:
+        valid = (over <= 0) & (late <= 1 + 1e-12) & (broken == 0)
+        value = total if self.seconds_only else total * per_hour
+        if valid.all():
+            return value, valid
+        penalty = PENALTY * (1 + over) * late**2 * PENALTY ** np.minimum(broken, 3)
+        return np.where(valid, value, value * penalty), valid
+
+    # 3: improvement
+
+    def _improve(self, block: _Block, place: Ints, value: Floats) -> Ints:
+        """Add and take ranks while that makes the plan cheaper."""
+        place = place.copy()
+        active = np.arange(len(place))
+        now = block
+        for _ in range(MAX_MOVES_THOROUGH if self.thorough else MAX_MOVES):
+            changed, cheapest = self._best_move(now, place[active])
+            if self.thorough and 1 < place.shape[1] <= MAX_STAGES_FOR_PAIRS:
+                two, cheapest_two = self._best_two_moves(now, place[active])
+                changed = np.where((cheapest_two < cheapest)[:, None], two, changed)
+                cheapest = np.minimum(cheapest, cheapest_two)
+            better = np.flatnonzero(cheapest < value * (1 - 1e-9))
+            if not len(better):
+                break
+            active, value = active[better], cheapest[better]
+            place[active] = changed[better]
+            now = now.take(better)
+        return place
+
+    def _best_move(self, block: _Block, place: Ints) -> tuple[Ints, Floats]:
+        """The best change of one stage's ranks for each placement, and its value."""
+        problem, m = self.table.problem, self.table.problem.micro_batches
+        pools = problem.pools
+        k = self._counts[place].astype(np.float64) * (block.row > 0)
+        used = (block.same @ k[:, :, None])[:, :, 0]
+        unit, limit = pools.ranks_per_unit[block.pool], pools.limit[block.pool]
+        price = pools.price[block.pool]
+        tried = self._tries(block, place, k, used, unit)
+        e, new = self._seconds[block.row, place], self._seconds[block.row[:, :, None], tried]
+        drained, ahead = e * block.joins, e * block.ahead
+        most, most_ahead = _max_of_others(drained), _max_of_others(ahead)
+        rest = drained.sum(axis=1, keepdims=True) - drained
+        own = new * block.joins[:, :, None]
+        total = (rest[:, :, None] + own) / m + (1 - 1 / m) * np.maximum(most[:, :, None], own)
+        own = np.maximum(most_ahead[:, :, None], new * block.ahead[:, :, None])
+        total = np.maximum(total, own)
+        now = used[:, :, None] + self._counts[tried] - k[:, :, None]
+        units = np.ceil(used / unit)
+        per_hour = (units * price * block.share).sum(axis=1)[:, None, None]
+        per_hour = per_hour + price[:, :, None] * (
+            np.ceil(now / unit[:, :, None]) - units[:, :, None]
+        )
+        excess = np.maximum(used / limit - 1, 0.0)
+        over = (excess * block.share).sum(axis=1)[:, None, None] - excess[:, :, None]
+        over = over + np.maximum(now / limit[:, :, None] - 1, 0.0)
+        over = np.where(over < 1e-12, 0.0, over)
+        late = np.maximum(total / problem.longest_batch, 1.0)
+        value, _ = self._penalised(total, per_hour, over, late, block.broken[:, None, None])
+        value = np.where(block.row[:, :, None] > 0, value, np.inf)
+        flat = value.reshape(len(place), -1)
+        best = flat.argmin(axis=1)
+        which = np.arange(len(place))
+        stage, option = np.divmod(best, tried.shape[2])
+        changed = place.copy()
+        changed[which, stage] = tried[which, stage, option]
+        return changed, flat[which, best]
+
+    def _best_two_moves(self, block: _Block, place: Ints) -> tuple[Ints, Floats]:
+        """The best change of the ranks of two stages for each placement, and its value."""
+        low, high = self._lowest[block.row][:, :, None], self._highest[block.row][:, :, None]
+        moves = _two_moves(place.shape[1]).T
+        best, value = place, np.full(len(place), np.inf)
+        for part in range(0, moves.shape[1], 128):
+            tried = np.clip(place[:, :, None] + moves[:, part : part + 128], low, high)
+            values, _ = self._value(block, tried)
+            at = values.argmin(axis=1)
+            which = np.arange(len(place))
+            better = values[which, at] < value
+            best = np.where(better[:, None], tried[which, :, at], best)
+            value = np.where(better, values[which, at], value)
+        return best, value
+
+    def _tries(self, block: _Block, place: Ints, k: Floats, used: Floats, unit: Ints) -> Ints:
+        """Places [N, S, D] to try for each stage: steps, and to the ends of the node."""
+        spare = np.mod(-used, unit)
+        partial = np.where(np.mod(used, unit) == 0, unit, np.mod(used, unit))
+        ends = np.stack([k + spare, k - partial, k + spare + unit], axis=2)
+        ends = self._place[np.clip(ends, 1, self._counts[-1]).astype(np.int64)]
+        tried = np.concatenate([place[:, :, None] + STEPS, ends], axis=2)
+        low, high = self._lowest[block.row], self._highest[block.row]
+        return np.clip(tried, low[:, :, None], high[:, :, None])
+
+
+def _some_columns(table: StageTable) -> Ints:
+    """Columns of the table whose rank counts are looked at."""
+    counts, limits = table.ranks, table.problem.pools.limit
+    most = int(counts.max())
+    steps = np.geomspace(EVERY_COUNT_UP_TO, max(most, EVERY_COUNT_UP_TO), 128).astype(np.int64)
+    small = np.arange(1, EVERY_COUNT_UP_TO + 1)
+    return np.flatnonzero(np.isin(counts, np.concatenate([small, steps, limits])))
+
+
+@cache
+def _two_moves(num_stages: int) -> Ints:
+    """All changes of two of so many stages by one rank or two, [D, S]."""
+    moves = []
+    for left, right in itertools.combinations(range(num_stages), 2):
+        for steps in itertools.product((-1, 1), (-1, 1)):
+            for factor in ((1, 1), (1, 2), (2, 1)):
+                move = [0] * num_stages
+                move[left], move[right] = steps[0] * factor[0], steps[1] * factor[1]
+                moves.append(move)
+    return np.array(moves)
+
+
+def _argmin_from(weight: Floats) -> Ints:
+    """For each place of each row, where the least weight at or after it first occurs."""
+    least = np.minimum.accumulate(weight[:, ::-1], axis=1)[:, ::-1]
+    at = np.where(weight <= least, np.arange(weight.shape[1]), weight.shape[1])
+    return np.asarray(np.minimum.accumulate(at[:, ::-1], axis=1)[:, ::-1])
+
+
+def _max_of_others(values: Floats) -> Floats:
+    """For each stage the maximum over the placement's other stages, [N, S]; at least 0."""
+    if values.shape[1] == 1:
+        return np.zeros_like(values)
+    two = np.partition(values, -2, axis=1)[:, -2:]
+    return np.where(values >= two[:, 1:], two[:, :1], two[:, 1:])
