@@ -27,9 +27,10 @@ from heterps_hpc.dataset import Dataset
 from heterps_hpc.launch import local, slurm
 from heterps_hpc.launch.mpi import find_mpi
 from heterps_hpc.launch.mpi_env import mpi_environment
-from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.sharding import bind_plan
 from slurm.dev_cluster.cluster import Cluster as DevCluster
 from slurm.dev_cluster.cluster import missing_programs
 from slurm.dev_cluster.guard import start_guard

@@ -5,16 +5,13 @@ The layout is the waist of the package: planning writes it, launching and traini
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from heterps_hpc.cluster import Cluster
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
-from heterps_hpc.row_ranges import split_rows
 from heterps_hpc.validation import Value
 
 Positive = Annotated[int, Field(gt=0)]
@@ -193,124 +190,3 @@ class Layout(Value):
     def load(cls, path: Path | str) -> Self:
         """Read a layout file."""
         return super().load(path)
-
-
-def bind_plan(
-    stages: tuple[Stage, ...],
-    *,
-    model: Model,
-    cluster: Cluster,
-    job: str,
-    num_partitions: int,
-    table_loads: Mapping[str, float] | None = None,
-    plan: Plan | None = None,
-) -> Layout:
-    """Number the ranks by component and deal the tables' partitions to the ranks."""
-    pools = list(dict.fromkeys(stage.pool for stage in stages))
-    components: list[Component] = []
-    ranks: list[RankLayout] = []
-    for index, pool_name in enumerate(pools):
-        pool = cluster.pool(pool_name)
-        first_rank = len(ranks)
-        for number, stage in enumerate(stages):
-            if stage.pool == pool_name:
-                ranks += _stage_ranks(
-                    len(ranks), index, number, stage, model, num_partitions, table_loads or {}
-                )
-        num_ranks = len(ranks) - first_rank
-        if num_ranks > pool.rank_limit:
-            raise UserError(
-                f"pool {pool_name!r} has room for {pool.rank_limit} ranks, the plan wants "
-                f"{num_ranks}; raise its limit or plan again"
-            )
-        components.append(
-            Component(
-                pool=pool_name,
-                device=pool.device,
-                partition=pool.partition,
-                first_rank=first_rank,
-                num_ranks=num_ranks,
-                cores_per_rank=pool.cores_per_rank,
-                ranks_per_node=min(pool.ranks_per_node, num_ranks),
-                num_nodes=pool.num_nodes(num_ranks),
-            )
-        )
-    return Layout(
-        job=job,
-        model=model.name,
-        model_fingerprint=model.fingerprint(),
-        num_partitions=num_partitions,
-        stages=stages,
-        components=tuple(components),
-        ranks=tuple(ranks),
-        plan=plan,
-    )
-
-
-def _stage_ranks(
-    first_rank: int,
-    component: int,
-    number: int,
-    stage: Stage,
-    model: Model,
-    num_partitions: int,
-    table_loads: Mapping[str, float],
-) -> list[RankLayout]:
-    layers = [model.layer(name) for name in stage.layers]
-    tables = dict.fromkeys(lookup.table for layer in layers for lookup in layer.lookups)
-    loads = {table: table_loads.get(table, 1.0) for table in tables}
-    dealt = deal_shards(loads, stage.num_ranks, num_partitions)
-    dense = any(not layer.is_embedding for layer in layers)
-    return [
-        RankLayout(
-            rank=first_rank + replica,
-            component=component,
-            stage=number,
-            replica=replica,
-            sparse=bool(dealt[replica]),
-            dense=dense,
-            shards=dealt[replica],
-        )
-        for replica in range(stage.num_ranks)
-    ]
-
-
-def deal_shards(
-    loads: Mapping[str, float], num_ranks: int, num_partitions: int
-) -> list[tuple[Shard, ...]]:
-    """Deal tables to ranks, heaviest first to the least loaded (LPT).
-
-    A table is cut by partitions only when it alone outweighs a rank's fair share, because a cut
-    slot costs every holder a pass over all its keys and the receivers an addition.
-    """
-    fair = sum(loads.values()) / num_ranks
-    pieces: list[tuple[float, Shard]] = []
-    for table, load in loads.items():
-        # the 1e-9 keeps equal shares whole in the face of rounding
-        count = min(num_partitions, max(1, -int(-(load / fair - 1e-9) // 1))) if fair > 0 else 1
-        for first, last in split_rows(num_partitions, count):
-            share = load * (last - first) / num_partitions
-            shard = Shard(table=table, first_partition=first, last_partition=last)
-            pieces.append((share, shard))
-    order = {table: position for position, table in enumerate(loads)}
-    pieces.sort(key=lambda piece: (-piece[0], order[piece[1].table], piece[1].first_partition))
-    weights = [0.0] * num_ranks
-    dealt: list[list[Shard]] = [[] for _ in range(num_ranks)]
-    equal: dict[float, list[int]] = {}  # ranks of whole tables, by load
-    for share, shard in pieces:
-        rank = min(range(num_ranks), key=lambda r: (weights[r], r))
-        weights[rank] += share
-        if shard.is_whole(num_partitions):
-            equal.setdefault(share, []).append(rank)
-        else:
-            dealt[rank].append(shard)
-    # whole tables of equal load may change places freely: neighbours stay together, as their
-    # columns then travel as one block instead of one by one
-    taken = {share: iter(sorted(ranks)) for share, ranks in equal.items()}
-    for share, shard in pieces:
-        if shard.is_whole(num_partitions):
-            dealt[next(taken[share])].append(shard)
-    return [
-        tuple(sorted(shards, key=lambda shard: (order[shard.table], shard.first_partition)))
-        for shards in dealt
-    ]

@@ -22,7 +22,7 @@ NotNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class LayerFacts(Value):
+class LayerInfo(Value):
     """What a layer is, whatever it runs on; bytes are per sample unless the name says otherwise."""
 
     name: str
@@ -37,7 +37,7 @@ class LayerFacts(Value):
     keys_per_sample: NotNegativeFloat = 0.0  # of an embedding's slots together
 
 
-class TensorFacts(Value):
+class TensorInfo(Value):
     """A tensor that a cut may have to carry; its gradient travels back, as many bytes."""
 
     name: str
@@ -46,7 +46,7 @@ class TensorFacts(Value):
     bytes_per_sample: NotNegativeFloat
 
 
-class TableFacts(Value):
+class TableLoad(Value):
     """What a table weighs: `work` deals shards to ranks, `bytes_total` must fit into memory."""
 
     name: str
@@ -91,9 +91,9 @@ class Profile(Value):
     model: str
     model_fingerprint: str
     batch_size: Positive  # B_o
-    layers: Annotated[tuple[LayerFacts, ...], Field(min_length=1)]
-    tensors: tuple[TensorFacts, ...] = ()
-    tables: tuple[TableFacts, ...] = ()
+    layers: Annotated[tuple[LayerInfo, ...], Field(min_length=1)]
+    tensors: tuple[TensorInfo, ...] = ()
+    tables: tuple[TableLoad, ...] = ()
     timings: tuple[Timing, ...]
     pools: tuple[PoolTiming, ...] = ()
     links: tuple[Link, ...] = ()

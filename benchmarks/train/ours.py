@@ -21,9 +21,10 @@ from benchmarks.train.workload import Workload
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
 from heterps_hpc.runtime.training import Trainer
+from heterps_hpc.sharding import bind_plan
 
 
 def make_job(work: Workload, data: Path, micro_batches: int, staleness: int) -> Job:

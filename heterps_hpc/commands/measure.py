@@ -14,12 +14,13 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.model import Model
 from heterps_hpc.profile import Profile
 from heterps_hpc.profiling.fit import fit_profile
 from heterps_hpc.profiling.measurement import Measured, MeasuredLinks
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.sharding import bind_plan
 
 log = logging.getLogger(__name__)
 

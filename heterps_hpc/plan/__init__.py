@@ -1,7 +1,6 @@
-"""Planning: which layers run on which pool, by how many ranks, at the least money.
+"""Planning: profile + cluster + goal → which layers run on which pool, and by how many ranks.
 
-    profile + cluster + job ─▶ Problem ─▶ scheduler ─▶ Plan, with the optimum beside it
-
-Read problem.py (what is asked), cost.py (the equations), provision.py (ranks for a placement),
-exact.py (the certified optimum), policy.py (the learned scheduler), rivals.py, explain.py.
+Read in this order: problem.py (the question), cost_model.py (the equations), planner.py (the way
+from a profile to a plan), schedulers.py (who may decide), policy.py (the learned scheduler) with
+search.py and scorer.py, baselines.py, exact/solver.py (the certified optimum), explain.py.
 """

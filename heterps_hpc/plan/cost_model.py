@@ -1,25 +1,25 @@
-"""Cost of a plan: the paper's equations, in its symbols, for every possible stage at once.
+"""Cost of a plan: the paper's equations, in its symbols, for every possible stage.
 
 For stage i on a pool with k ranks (numbers in brackets are the paper's equations):
 
-    CT_i = (Σ OCT · (1 − α + α/k) + F) · relief(k)                     (1) computing
-    DT_i = Σ ODT · (1 − β + β/k) + cut/k + deal·(k−1)/k² + reduce(k)   (2) moving data
-    ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)           (3) overlapped
-    T    = Σ ET_i/m + (1 − 1/m) · max ET_i                             (4) seconds per batch
-    money = num_batches · T · Σ price · units                          (5)
+    CT_i = (Σ OCT · (1 − α + α/k) + F) · relief(k)                         (1) computing
+    DT_i = Σ ODT · (1 − β + β/k) + cut/k + exchange·(k−1)/k² + reduce(k)   (2) moving data
+    ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)               (3) overlapped
+    T    = Σ ET_i/m + (1 − 1/m) · max ET_i                                 (4) seconds per batch
+    money = num_batches · T · Σ price · units                              (5)
 
 What the paper does not have, all functions of one stage and its k, so that the exact solver can
 carry them:
 
-    F       what a rank pays per batch and micro-batch whatever its layers
-    relief  k ranks that do not fill a node have more of its memory bandwidth and clock rate each
-    cut     bytes of the tensors that enter and leave the stage, forward and back, over the port
-    deal    pooled rows that go from shards to replicas within the stage, over the inner link
-    reduce  2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
-    drain   (4) instead of max ET_i, because our pipeline drains once per batch; tables-only
-            stages work ahead and stay out of the sum when the staleness is at least one
-    memory  tables are sharded, weights and activations are not: a stage needs enough ranks; saves
-            beside training may copy all rows that a rank has in memory (snapshot)
+    F         what a rank pays per batch and micro-batch whatever its layers
+    relief    k ranks that do not fill a node have more of its memory bandwidth and clock rate each
+    cut       bytes of the tensors that enter and leave the stage, forward and back, over the uplink
+    exchange  pooled rows that go from shards to replicas within the stage, over the inner link
+    reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
+    drain     (4) instead of max ET_i, because our pipeline drains once per batch; tables-only
+              stages prefetch and stay out of the sum when the staleness is at least one
+    memory    tables are sharded, weights and activations are not: a stage needs enough ranks; saves
+              alongside training may copy all rows that a rank has in memory (snapshot)
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heterps_hpc.layout import Estimate, Plan, Stage, StageEstimate
 from heterps_hpc.plan.problem import OPTIMIZER_COPIES, Bools, Floats, Ints, Problem
+from heterps_hpc.planning_result import MemoryUse
 
-EVERY_RANK_COUNT_UP_TO = 256  # beyond, rank counts go in steps of 1/128
+Index = int | Ints
+AnyFloats = NDArray[np.floating[Any]]
+Number = TypeVar("Number", float, Floats)
+ROUNDING = 1e-12  # relative: what sums in another order may differ by
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,76 @@ class Choice:
     ranks: int
 
 
+@dataclass(frozen=True)
+class PlanCost:
+    """What one plan takes and costs, and what it breaks."""
+
+    seconds: float  # T, per batch
+    per_hour: float  # $
+    fits: bool  # every stage into the memory of its ranks
+    over_limit: frozenset[int]  # pools that have fewer ranks than the plan uses
+    meets_floor: bool
+
+    @property
+    def valid(self) -> bool:
+        """Whether the plan can run and is fast enough."""
+        return self.fits and not self.over_limit and self.meets_floor
+
+
+@dataclass(frozen=True, eq=False)
+class PlanCosts:
+    """What many plans take and cost."""
+
+    seconds: Floats  # [N]
+    per_hour: Floats  # [N]
+    used: Ints  # [N, P]: ranks of each pool
+
+
+class _ComputeTerms(NamedTuple):
+    serial: Floats
+    parallel: Floats  # divided by k
+
+
+class _MoveTerms(NamedTuple):
+    serial: Floats
+    parallel: Floats  # divided by k
+    exchange: Floats  # times (k−1)/k²
+    reduce: Floats  # times (k−1)/k
+    reduce_latency: Floats  # times (k−1)
+
+
+class StageMemory(NamedTuple):
+    """Bytes that one rank of a stage needs."""
+
+    tables: Floats
+    snapshot: Floats  # copies of rows while they are saved
+    dense: Floats  # weights, optimizer state, activations
+
+
+def batch_seconds(
+    chain_sum: AnyFloats, chain_max: AnyFloats, prefetch_max: AnyFloats, micro_batches: int
+) -> Floats:
+    """T, seconds per batch (equation 4): of plans, or of any bounds on their parts.
+
+    `chain` are the stages that the pipeline drains through, `prefetch` the others, which only keep
+    a batch from being faster than themselves.
+    """
+    m = micro_batches
+    return np.asarray(np.maximum(chain_sum / m + (1 - 1 / m) * chain_max, prefetch_max))
+
+
+def chain_budget(seconds: Floats, chain_max: Floats, micro_batches: int) -> Floats:
+    """Equation 4 turned round: the sum of the chain for which a batch takes so long."""
+    return np.asarray(micro_batches * seconds - (micro_batches - 1) * chain_max)
+
+
 @dataclass(frozen=True, eq=False)
 class StageTable:
-    """CT, DT, ET and feasibility of every (pair of layers, pool, k); k runs over `ranks`."""
+    """CT, DT, ET and memory of every stage: a pair of layers (`pairs`), a pool, ranks.
+
+    The terms of equations 1 and 2 are summed once per (pair, pool); methods take arrays of pairs,
+    pools and rank counts that broadcast against each other.
+    """
 
     problem: Problem
 
@@ -65,17 +138,6 @@ class StageTable:
         index[self.pairs[:, 0], self.pairs[:, 1]] = np.arange(len(self.pairs))
         return index
 
-    @cached_property
-    def ranks(self) -> Ints:
-        """Candidate numbers of ranks of one stage."""
-        limits = self.problem.pools.limit
-        counts = np.arange(1, min(int(limits.max()), EVERY_RANK_COUNT_UP_TO) + 1)
-        if limits.max() > EVERY_RANK_COUNT_UP_TO:
-            steps = np.log(limits.max() / EVERY_RANK_COUNT_UP_TO) * 128
-            more = np.geomspace(EVERY_RANK_COUNT_UP_TO, limits.max(), int(steps) + 2)
-            counts = np.concatenate([counts, more.astype(np.int64), limits])
-        return np.unique(counts)
-
     def _sums(self, per_layer: Floats) -> Floats:
         """Sums over layers first..last of [L, ...] values, by prefix sums."""
         prefix = np.concatenate([np.zeros((1, *per_layer.shape[1:])), np.cumsum(per_layer, axis=0)])
@@ -89,18 +151,18 @@ class StageTable:
         return np.asarray(dense < 0.5)
 
     @cached_property
-    def in_sum(self) -> Bools:
-        """Stages that the pipeline drains through: all but tables that work ahead."""
+    def in_chain(self) -> Bools:
+        """Stages that the pipeline drains through, per pair: all but tables that prefetch."""
         if self.problem.staleness == 0:
             return np.ones(len(self.pairs), dtype=np.bool_)
         return ~self.tables_only
 
     @cached_property
     def traffic(self) -> tuple[Floats, Floats]:
-        """Bytes per batch, one way, per pair: over cuts, and dealt within the stage."""
+        """Bytes per batch, one way, per pair: over cuts, and exchanged within the stage."""
         first, last = self.pairs[:, 0], self.pairs[:, 1]
         cut = np.zeros(len(self.pairs))
-        dealt = np.zeros(len(self.pairs))
+        exchanged = np.zeros(len(self.pairs))
         for writer, readers, size in self.problem.layers.tensors:
             inside = (first <= writer) & (writer <= last)
             reads = np.zeros(len(self.pairs), dtype=np.bool_)
@@ -110,150 +172,186 @@ class StageTable:
                 leaves |= reader > last
             cut += size * ((inside & leaves) | (reads & (writer < first)))
             if self.problem.layers.is_embedding[writer]:
-                dealt += size * (inside & reads)
-        return cut, dealt
+                exchanged += size * (inside & reads)
+        return cut, exchanged
 
     @cached_property
-    def CT(self) -> Floats:
-        """Computing seconds, [pairs, P, K] (equation 1)."""
-        layers, k = self.problem.layers, self.ranks
-        serial = self._sums(layers.OCT * (1 - layers.alpha))
-        parallel = self._sums(layers.OCT * layers.alpha)
-        fixed = self.problem.pools.fixed_seconds
-        full_node = (serial + fixed)[:, :, None] + parallel[:, :, None] / k
-        return np.asarray(full_node * self.relief)
+    def _compute_terms(self) -> _ComputeTerms:
+        """Sums of equation 1, [pairs, P]."""
+        layers = self.problem.layers
+        serial = self._sums(layers.OCT * (1 - layers.alpha)) + self.problem.pools.fixed_seconds
+        return _ComputeTerms(serial, self._sums(layers.OCT * layers.alpha))
 
     @cached_property
-    def relief(self) -> Floats:
-        """Seconds of k ranks on a node relative to those of a full one, [P, K]; linear in k."""
-        pools = self.problem.pools
-        others = np.maximum(pools.full_node_ranks - 1, 1)[:, None]
-        empty = np.clip(pools.full_node_ranks[:, None] - self.ranks, 0, others) / others
-        return np.asarray(1 - (1 - pools.alone)[:, None] * empty)
-
-    @cached_property
-    def DT(self) -> Floats:
-        """Data-moving seconds, [pairs, P, K] (equation 2)."""
-        layers, pools, k = self.problem.layers, self.problem.pools, self.ranks.astype(np.float64)
-        serial = self._sums(layers.ODT * (1 - layers.beta))
-        parallel = self._sums(layers.ODT * layers.beta)
-        cut, dealt = self.traffic
+    def _move_terms(self) -> _MoveTerms:
+        """Sums of equation 2, [pairs, P]."""
+        layers, pools = self.problem.layers, self.problem.pools
+        cut, exchanged = self.traffic
         whole = np.array(self.pairs[:, 1] - self.pairs[:, 0] == self.problem.num_layers - 1)
         messages = 2.0 * self.problem.micro_batches * ~whole
-        parallel = parallel + 2 * cut[:, None] * pools.port_seconds_per_byte
-        serial = serial + messages[:, None] * pools.port_latency
-        deal = 2 * dealt[:, None] * pools.inner_seconds_per_byte
         weights = self._sums(layers.weight_bytes)[:, None]
-        reduce = 2 * weights * pools.reduce_seconds_per_byte
-        latency = 2 * (weights > 0) * pools.reduce_latency
-        alone = (k - 1) / k
-        return np.asarray(
-            serial[:, :, None]
-            + parallel[:, :, None] / k
-            + deal[:, :, None] * (alone / k)
-            + reduce[:, :, None] * alone
-            + latency[:, :, None] * (k - 1)
+        return _MoveTerms(
+            serial=self._sums(layers.ODT * (1 - layers.beta))
+            + messages[:, None] * pools.uplink_latency,
+            parallel=self._sums(layers.ODT * layers.beta)
+            + 2 * cut[:, None] * pools.uplink_seconds_per_byte,
+            exchange=2 * exchanged[:, None] * pools.inner_seconds_per_byte,
+            reduce=2 * weights * pools.reduce_seconds_per_byte,
+            reduce_latency=2 * (weights > 0) * pools.reduce_latency,
         )
 
-    @cached_property
-    def ET(self) -> Floats:
-        """Seconds of a stage per batch, [pairs, P, K] (equation 3)."""
-        long, short = np.maximum(self.CT, self.DT), np.minimum(self.CT, self.DT)
-        return np.asarray(long + (1 - self.problem.pools.overlap)[:, None] * short)
-
-    @cached_property
-    def memory(self) -> tuple[Floats, Floats, Floats]:
-        """Bytes that one rank needs, [pairs, K]: of tables, of their snapshot while it is saved,
-        and of weights and activations."""
-        layers, k = self.problem.layers, self.ranks
-        tables = np.minimum(self._sums(layers.table_bytes)[:, None] / k, self.problem.hot_bytes)
-        weights = OPTIMIZER_COPIES * self._sums(layers.weight_bytes)[:, None]
-        kept = self._sums(layers.activation_bytes)[:, None] / k / self.problem.micro_batches
-        # one-forward-one-backward keeps a few micro-batches alive; two are the common case
-        return tables, self.problem.snapshot_share * tables, weights + 2 * kept
-
-    @cached_property
-    def fits(self) -> Bools:
-        """Whether so many ranks exist and their memory is enough, [pairs, P, K]."""
+    def relief(self, pool: Index, ranks: Index) -> Floats:
+        """Seconds of k ranks on a node relative to those of a full one; linear in k."""
         pools = self.problem.pools
-        tables, snapshot, dense = self.memory
-        sparse = (tables + snapshot)[:, None, :]
-        host = sparse + np.where(pools.is_cpu[:, None], dense[:, None, :], 0.0)
-        device = np.where(pools.is_cpu[:, None], 0.0, dense[:, None, :])
-        enough = (host <= pools.memory[:, None]) & (device <= pools.device_memory[:, None])
-        return np.asarray(enough & (self.ranks <= pools.limit[:, None]))
+        full = pools.full_node_ranks[pool]
+        others = np.maximum(full - 1, 1)
+        empty = np.clip(full - ranks, 0, others) / others
+        return np.asarray(1 - (1 - pools.alone[pool]) * empty)
+
+    def compute_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """CT, computing (equation 1)."""
+        terms = self._compute_terms
+        full_node = terms.serial[pair, pool] + terms.parallel[pair, pool] / ranks
+        return np.asarray(full_node * self.relief(pool, ranks))
+
+    def move_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """DT, moving data (equation 2)."""
+        terms, k = self._move_terms, np.asarray(ranks, dtype=np.float64)
+        others = (k - 1) / k
+        return np.asarray(
+            terms.serial[pair, pool]
+            + terms.parallel[pair, pool] / k
+            + terms.exchange[pair, pool] * (others / k)
+            + terms.reduce[pair, pool] * others
+            + terms.reduce_latency[pair, pool] * (k - 1)
+        )
+
+    def stage_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """ET, a stage's seconds per batch (equation 3)."""
+        ct = self.compute_seconds(pair, pool, ranks)
+        dt = self.move_seconds(pair, pool, ranks)
+        overlap = self.problem.pools.overlap[pool]
+        return np.asarray(np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt))
 
     @cached_property
-    def rate(self) -> Floats:
-        """$/hour of k ranks with nodes shared to the last core, [P, K]: a lower bound by node."""
+    def _stage_bytes(self) -> tuple[Floats, Floats, Floats]:
+        """Bytes of tables, weights and activations of a whole stage, per pair."""
+        layers = self.problem.layers
+        sizes = (layers.table_bytes, layers.weight_bytes, layers.activation_bytes)
+        tables, weights, activations = (self._sums(size) for size in sizes)
+        return tables, weights, activations
+
+    def memory(self, pair: Index, ranks: Index) -> StageMemory:
+        """Bytes that one rank needs."""
+        tables, weights, activations = (size[pair] for size in self._stage_bytes)
+        held = np.minimum(tables / ranks, self.problem.hot_bytes)
+        # one-forward-one-backward keeps a few micro-batches in flight; two are the common case
+        kept = 2 * activations / ranks / self.problem.micro_batches
+        snapshot = self.problem.snapshot_share * held
+        return StageMemory(held, snapshot, OPTIMIZER_COPIES * weights + kept)
+
+    def fits(self, pair: Index, pool: Index, ranks: Index) -> Bools:
+        """Whether the pool has so many ranks and their memory is enough."""
         pools = self.problem.pools
-        return np.asarray((pools.price / pools.ranks_per_unit)[:, None] * self.ranks)
+        tables, snapshot, dense = self.memory(pair, ranks)
+        is_cpu = pools.is_cpu[pool]
+        host = tables + snapshot + np.where(is_cpu, dense, 0.0)
+        device = np.where(is_cpu, 0.0, dense)
+        enough = (host <= pools.memory[pool]) & (device <= pools.device_memory[pool])
+        return np.asarray(enough & (ranks <= pools.limit[pool]))
 
-    def pair(self, choice: Choice) -> int:
-        """Row of a stage."""
-        return int(self.pair_index[choice.first, choice.last])
+    def rate(self, pool: Index, ranks: Index) -> Floats:
+        """$/hour of k ranks with nodes shared to the last core: a lower bound by node."""
+        pools = self.problem.pools
+        return np.asarray(pools.price[pool] / pools.ranks_per_unit[pool] * ranks)
 
-    def column(self, ranks: int) -> int:
-        """Column of a number of ranks."""
-        return int(np.searchsorted(self.ranks, ranks))
+    def evaluate_many(self, pair: Ints, pool: Ints, ranks: NDArray[np.integer[Any]]) -> PlanCosts:
+        """What plans take and cost, given by stages [N, S]; an entry with 0 ranks is no stage."""
+        problem, exists = self.problem, ranks > 0
+        row = np.nonzero(exists)[0]
+        pair, pool, count = pair[exists], pool[exists], ranks[exists].astype(np.int64)
+        seconds = self.stage_seconds(pair, pool, count)
+        chain, prefetch = np.zeros(ranks.shape), np.zeros(ranks.shape)
+        chain[exists] = np.where(self.in_chain[pair], seconds, 0.0)
+        prefetch[exists] = np.where(self.in_chain[pair], 0.0, seconds)
+        cell = row * problem.num_pools + pool
+        used = np.bincount(cell, count, len(ranks) * problem.num_pools).astype(np.int64)
+        used = used.reshape(len(ranks), problem.num_pools)
+        return PlanCosts(
+            seconds=batch_seconds(
+                chain.sum(axis=1), chain.max(axis=1), prefetch.max(axis=1), problem.micro_batches
+            ),
+            per_hour=(-(-used // problem.pools.ranks_per_unit) * problem.pools.price).sum(axis=1),
+            used=used,
+        )
+
+    def evaluate(self, choices: Sequence[Choice]) -> PlanCost:
+        """What one plan takes and costs, and what it breaks."""
+        pair, pool, ranks = self.cells(choices)
+        costs = self.evaluate_many(pair[None], pool[None], ranks[None])
+        seconds = float(costs.seconds[0])
+        over = np.flatnonzero(costs.used[0] > self.problem.pools.limit)
+        return PlanCost(
+            seconds=seconds,
+            per_hour=float(costs.per_hour[0]),
+            fits=bool(self.fits(pair, pool, ranks).all()),
+            over_limit=frozenset(over.tolist()),
+            meets_floor=seconds <= self.problem.longest_batch * (1 + ROUNDING),
+        )
+
+    def cells(self, choices: Sequence[Choice]) -> tuple[Ints, Ints, Ints]:
+        """Pairs, pools and ranks of stages."""
+        pair = self.pair_index[[c.first for c in choices], [c.last for c in choices]]
+        return pair, np.array([c.pool for c in choices]), np.array([c.ranks for c in choices])
 
 
-def batch_seconds(problem: Problem, et: Sequence[float], in_sum: Sequence[bool]) -> float:
-    """Seconds per batch of a whole plan (equation 4)."""
-    m = problem.micro_batches
-    drained = [seconds for seconds, joins in zip(et, in_sum, strict=True) if joins]
-    ahead = [seconds for seconds, joins in zip(et, in_sum, strict=True) if not joins]
-    chain = sum(drained) / m + (1 - 1 / m) * max(drained) if drained else 0.0
-    return max([chain, *ahead])
-
-
-def hourly_price(problem: Problem, choices: Sequence[Choice]) -> float:
-    """$/hour of all ranks, by rank or by whole nodes as each pool bills."""
-    pools = problem.pools
-    used = np.zeros(problem.num_pools, dtype=np.int64)
-    for choice in choices:
-        used[choice.pool] += choice.ranks
-    return float((-(-used // pools.ranks_per_unit) * pools.price).sum())
-
-
-def money_of(problem: Problem, seconds: float, per_hour: float) -> float:
+def money_of(problem: Problem, seconds: Number, per_hour: Number) -> Number:
     """$ of the whole job (equation 5)."""
     return problem.num_batches * seconds / 3600.0 * per_hour
-
-
-def within_limits(problem: Problem, choices: Sequence[Choice]) -> bool:
-    """Whether every pool has the ranks that its stages ask for together."""
-    used = np.zeros(problem.num_pools, dtype=np.int64)
-    for choice in choices:
-        used[choice.pool] += choice.ranks
-    return bool((used <= problem.pools.limit).all())
 
 
 def estimate(table: StageTable, choices: Sequence[Choice]) -> Estimate:
     """What the plan is predicted to do and to cost."""
     problem = table.problem
-    cells = [(table.pair(c), c.pool, table.column(c.ranks)) for c in choices]
-    et = [float(table.ET[cell]) for cell in cells]
-    in_sum = [bool(table.in_sum[cell[0]]) for cell in cells]
-    seconds = batch_seconds(problem, et, in_sum)
-    per_hour = hourly_price(problem, choices)
+    cells, cost = table.cells(choices), table.evaluate(choices)
+    ct, dt, et = (
+        of(*cells).tolist()
+        for of in (table.compute_seconds, table.move_seconds, table.stage_seconds)
+    )
     return Estimate(
-        samples_per_second=problem.batch_size / seconds,
-        seconds_per_batch=seconds,
+        samples_per_second=problem.batch_size / cost.seconds,
+        seconds_per_batch=cost.seconds,
         binding_stage=int(np.argmax(et)),
         stages=tuple(
-            StageEstimate(
-                compute_seconds=float(table.CT[cell]),
-                move_seconds=float(table.DT[cell]),
-                seconds=float(table.ET[cell]),
-            )
-            for cell in cells
+            StageEstimate(compute_seconds=compute, move_seconds=move, seconds=seconds)
+            for compute, move, seconds in zip(ct, dt, et, strict=True)
         ),
-        hours=problem.num_batches * seconds / 3600.0,
-        money_per_hour=per_hour,
-        money=money_of(problem, seconds, per_hour),
+        hours=problem.num_batches * cost.seconds / 3600.0,
+        money_per_hour=cost.per_hour,
+        money=money_of(problem, cost.seconds, cost.per_hour),
         from_data_sheet=bool(any(problem.pools.estimated[c.pool] for c in choices)),
     )
+
+
+def memory_of(table: StageTable, choices: Sequence[Choice]) -> tuple[MemoryUse, ...]:
+    """The memory of one rank, stage by stage, as the plan counted it."""
+    pools = table.problem.pools
+    pair, _, ranks = table.cells(choices)
+    parts = np.stack(np.broadcast_arrays(*table.memory(pair, ranks)), axis=1).tolist()
+    uses = []
+    for choice, (tables, snapshot, dense) in zip(choices, parts, strict=True):
+        device = float(pools.device_memory[choice.pool])
+        uses.append(
+            MemoryUse(
+                tables=tables,
+                snapshot=snapshot,
+                dense=dense,
+                dense_on_device=not pools.is_cpu[choice.pool],
+                limit=float(pools.memory[choice.pool]),
+                device_limit=device if device < float("inf") else None,
+            )
+        )
+    return tuple(uses)
 
 
 def to_plan(table: StageTable, choices: Sequence[Choice], scheduler: str) -> Plan:

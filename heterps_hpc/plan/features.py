@@ -35,11 +35,11 @@ def features_of(problem: Problem) -> Features:
     rate = pools.price / pools.ranks_per_unit
     money = seconds * rate
     load = seconds / (tau * pools.limit)
-    cut = _cut_bytes(problem)[:, None] * pools.port_seconds_per_byte
+    cut = _cut_bytes(problem)[:, None] * pools.uplink_seconds_per_byte
     table_bytes = layers.table_bytes[:, None] / (pools.memory * pools.limit)
     dense_bytes = OPTIMIZER_COPIES * layers.weight_bytes[:, None] / pools.memory
     reduce = 2 * layers.weight_bytes[:, None] * pools.reduce_seconds_per_byte
-    fixed = pools.fixed_seconds + 2 * m * pools.port_latency
+    fixed = pools.fixed_seconds + 2 * m * pools.uplink_latency
     columns = [
         _log(seconds / tau),
         _above_least(seconds),
@@ -101,7 +101,7 @@ def _window(values: Floats, length: int) -> Floats:
 
 def _above_least(values: Floats) -> Floats:
     """Log of the ratio to the layer's best pool."""
-    return _log(values) - _log(values).min(axis=1, keepdims=True)
+    return np.asarray(_log(values) - _log(values).min(axis=1, keepdims=True))
 
 
 def _log(values: Floats) -> Floats:

@@ -42,10 +42,9 @@ class PoolArrays:
     overlap: Floats
     full_node_ranks: Ints  # times are those of a node with so many busy ranks
     alone: Floats  # a rank alone on its node needs this share of them
-    port_latency: Floats  # to the other pools
-    port_seconds_per_byte: Floats
-    inner_latency: Floats  # within the pool
-    inner_seconds_per_byte: Floats
+    uplink_latency: Floats  # to the other pools
+    uplink_seconds_per_byte: Floats
+    inner_seconds_per_byte: Floats  # within the pool
     reduce_latency: Floats
     reduce_seconds_per_byte: Floats
     estimated: Bools
@@ -81,7 +80,7 @@ class Problem:
     num_batches: float
     floor: float  # samples per second; 0 = none
     hot_bytes: float = math.inf  # what a rank keeps of its tables in memory
-    snapshot_share: float = 0.0  # of that, what a save beside training may copy
+    snapshot_share: float = 0.0  # of that, what a save alongside training may copy
 
     @property
     def num_layers(self) -> int:
@@ -107,7 +106,7 @@ class Problem:
         return replace(self, pools=replace(self.pools, limit=limit))
 
     def without_snapshots(self) -> Problem:
-        """The same question if nothing is saved while training goes on."""
+        """The same question if nothing is saved alongside training."""
         return replace(self, snapshot_share=0.0)
 
     def without_pool(self, pool: int) -> Problem:
@@ -166,12 +165,12 @@ def problem_of_job(profile: Profile, cluster: Cluster, job: Job, num_samples: fl
         staleness=train.staleness,
         floor=job.goal.min_samples_per_second or 0.0,
         hot_bytes=train.tables.hot_bytes,
-        snapshot_share=WORST_SNAPSHOT if saves_beside_training(job) else 0.0,
+        snapshot_share=WORST_SNAPSHOT if saves_while_training(job) else 0.0,
     )
 
 
-def saves_beside_training(job: Job) -> bool:
-    """Whether saves are written while ranks go on: at the end and at a stop signal they wait."""
+def saves_while_training(job: Job) -> bool:
+    """Whether saves are written while ranks train: at the end and at a stop signal they wait."""
     return job.checkpoint.every_steps is not None or job.checkpoint.every_minutes is not None
 
 
@@ -214,7 +213,7 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
     pools = cluster.pools
     fixed = [profile.pool(pool.name) for pool in pools]
     estimated = set(profile.estimated_pools)
-    ports = [_port(pool.name, profile, cluster) for pool in pools]
+    uplinks = [_uplink(pool.name, profile, cluster) for pool in pools]
     inner = [_link(pool.name, pool.name, profile, cluster) for pool in pools]
 
     def floats(values: Sequence[float]) -> Floats:
@@ -236,9 +235,8 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
         overlap=floats([f.overlap for f in fixed]),
         full_node_ranks=np.array([f.full_node_ranks for f in fixed]),
         alone=floats([f.alone for f in fixed]),
-        port_latency=floats([port[0] for port in ports]),
-        port_seconds_per_byte=floats([port[1] for port in ports]),
-        inner_latency=floats([link[0] for link in inner]),
+        uplink_latency=floats([link[0] for link in uplinks]),
+        uplink_seconds_per_byte=floats([link[1] for link in uplinks]),
         inner_seconds_per_byte=floats([link[1] for link in inner]),
         reduce_latency=floats(
             [
@@ -264,7 +262,7 @@ def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[fl
     return UNKNOWN_LINK_LATENCY_SECONDS, 1.0 / UNKNOWN_LINK_BYTES_PER_SECOND
 
 
-def _port(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
+def _uplink(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
     """A rank's way out, taken as the slowest of its links, so that a stage's time does not depend
     on where its neighbours are: the exact solver needs that, and with two pools it is exact. The
     pool's own link counts too: it is what a rank gets of its node's network card."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from heterps_hpc.plan.cost_model import Choice, StageTable, batch_seconds, stages_of, within_limits
+from heterps_hpc.plan.cost_model import Choice, StageTable, stages_of
 from heterps_hpc.plan.exact.solver import Solution, solve
 
 # The static rules of the paper's comparison, set once for all jobs, as operators do:
@@ -24,7 +22,7 @@ def provision(
 ) -> Solution:
     """The integer ranks of least money; exact unless time (or effort) runs out."""
     runs = stages_of(placement)
-    return solve(table, runs=runs, seconds=seconds, start=start, most_intervals=max_intervals)
+    return solve(table, runs=runs, seconds=seconds, start=start, max_intervals=max_intervals)
 
 
 def static_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:
@@ -54,15 +52,9 @@ def _first_valid(
     problem = table.problem
     for n in range(1, int(problem.pools.limit.max()) + 1):
         ranks = [
-            int(table.ranks[np.searchsorted(table.ranks, min(n * r, problem.pools.limit[run[2]]))])
-            for r, run in zip(ratio, runs, strict=True)
+            int(min(n * r, problem.pools.limit[run[2]])) for r, run in zip(ratio, runs, strict=True)
         ]
         choices = tuple(Choice(*run, k) for run, k in zip(runs, ranks, strict=True))
-        cells = [(table.pair(c), c.pool, table.column(c.ranks)) for c in choices]
-        if not within_limits(problem, choices) or not all(table.fits[cell] for cell in cells):
-            continue
-        et = [float(table.ET[cell]) for cell in cells]
-        seconds = batch_seconds(problem, et, [bool(table.in_sum[cell[0]]) for cell in cells])
-        if seconds <= problem.longest_batch * (1 + 1e-12):
+        if table.evaluate(choices).valid:
             return choices
     return None

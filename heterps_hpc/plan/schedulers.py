@@ -38,7 +38,7 @@ SCHEDULERS: dict[str, Scheduler] = {
     "gpu-only": baselines.gpu_only,
     "random": baselines.random,
 }
-CHEAP = ("greedy", "heuristic", "cpu-only", "gpu-only")  # milliseconds: run beside every plan
+CHEAP = ("greedy", "heuristic", "cpu-only", "gpu-only")  # milliseconds: run with every plan
 
 
 def scheduler(name: str) -> Scheduler:

@@ -23,7 +23,7 @@ from functools import cache
 
 import numpy as np
 
-from heterps_hpc.plan.cost_model import Choice, StageTable, stages_of
+from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, batch_seconds, stages_of
 from heterps_hpc.plan.problem import Bools, Floats, Ints
 
 EVERY_COUNT_UP_TO = 64  # larger numbers of ranks go in steps of about 3 %
@@ -31,6 +31,7 @@ PENALTY = 10.0  # a placement that misses the floor or a limit costs this many t
 MAX_MOVES = 12  # changes of a placement's ranks after the grid
 MAX_MOVES_THOROUGH = 60
 MAX_STAGES_FOR_PAIRS = 16
+PART = 512  # placements that are provisioned together, so that arrays stay in the cache
 WORTH = 2.0  # placements above this many times the best so far keep the plan of the grid
 STEPS = np.array([-8, -3, -1, 1, 3, 8])  # tried on one stage, in places of the list of counts
 
@@ -51,8 +52,8 @@ class _Block:
     row: Ints  # [N, S]
     first: Ints  # [N, S]: the layer that a stage starts with
     pool: Ints  # [N, S]
-    joins: Floats  # [N, S]: 1 if the stage is part of the sum of equation 4
-    ahead: Floats  # [N, S]: 1 if it holds tables that work ahead
+    chain: Floats  # [N, S]: 1 if the pipeline drains through the stage (equation 4)
+    prefetch: Floats  # [N, S]: 1 if it holds tables that prefetch
     same: Floats  # [N, S, S]: 1 where two stages are on one pool
     share: Floats  # [N, S]: 1 / number of the placement's stages on the pool; 0 for no stage
     broken: Floats  # [N]: stages that fit on their pool with no number of ranks
@@ -77,8 +78,7 @@ class Scorer:
         self.thorough = thorough
         self.seconds_only = seconds_only
         problem = table.problem
-        self._columns = _some_columns(table)
-        self._counts = table.ranks[self._columns]
+        self._counts = _rank_counts(problem.pools.limit)
         self._place = np.searchsorted(self._counts, np.arange(self._counts[-1] + 2), side="right")
         self._place = np.maximum(self._place - 1, 0)  # k → place of the largest count ≤ k
         self._rate = problem.pools.price / problem.pools.ranks_per_unit
@@ -95,6 +95,12 @@ class Scorer:
 
     def score(self, placements: Ints) -> Scores:
         """Score placements given as pool indices, [N, L]."""
+        parts = [
+            self._score(part) for part in np.split(placements, range(PART, len(placements), PART))
+        ]
+        return Scores(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def _score(self, placements: Ints) -> tuple[Floats, Bools, Ints]:
         block = self._stages(placements)
         place, value, valid = self._from_grid(block)
         hoped = np.where(valid, value, value / PENALTY)
@@ -109,7 +115,7 @@ class Scorer:
         at = np.nonzero(exists)
         ranks[at[0], block.first[at]] = self._counts[place[at]]
         scale = 1.0 if self.seconds_only else self.table.problem.num_batches / 3600
-        return Scores(value * scale, valid, ranks)
+        return value * scale, valid, ranks
 
     def choices(self, placement: Ints, ranks: Ints) -> tuple[Choice, ...]:
         """The plan that a score stands for."""
@@ -120,8 +126,11 @@ class Scorer:
     def _grid(self) -> tuple[Floats, Floats]:
         """Caps on a stage's seconds, and prices of money in seconds."""
         table, m = self.table, self.table.problem.micro_batches
-        fits = table.fits[:, :, self._columns]
-        et = np.where(fits, table.ET[:, :, self._columns], np.inf)
+        pools = np.arange(table.problem.num_pools)
+        pairs = np.arange(0, len(table.pairs), max(1, len(table.pairs) // 500))
+        cell = (pairs[:, None, None], pools[:, None], self._counts)
+        fits = table.fits(*cell)
+        et = np.where(fits, table.stage_seconds(*cell), np.inf)
         if not fits.any():
             return np.array([np.inf]), np.array([1.0])
         slowest = min(table.problem.longest_batch, float(et[np.isfinite(et)].max()))
@@ -140,19 +149,18 @@ class Scorer:
         """Seconds and places in the grid of stages (pair · P + pool) not met before."""
         table, problem = self.table, self.table.problem
         pair, pool = np.divmod(stages, problem.num_pools)
-        et = table.ET[pair, pool][:, self._columns]
-        fits = table.fits[pair, pool][:, self._columns]
+        cell = (pair[:, None], pool[:, None], self._counts)
+        et, fits = table.stage_seconds(*cell), table.fits(*cell)
         broken = ~fits.any(axis=1)
         fits[broken] = self._counts <= problem.pools.limit[pool[broken], None]
         et = np.minimum.accumulate(np.where(fits, et, np.inf), axis=1)
         lowest = fits.argmax(axis=1)
         highest = len(self._counts) - 1 - fits[:, ::-1].argmax(axis=1)
-        joins = table.in_sum[pair]
         first = (et[:, :, None] > self._caps * (1 + 1e-12)).sum(axis=1)
         first = np.minimum(first, highest[:, None])
         starts = []
         for price in self._prices:
-            weight = np.where(joins, 1 / problem.micro_batches, 1e-12)[:, None] * et
+            weight = np.where(table.in_chain[pair], 1 / problem.micro_batches, 1e-12)[:, None] * et
             weight = weight + price * self._rate[pool][:, None] * self._counts
             starts.append(np.take_along_axis(_argmin_from(weight), first, axis=1))
         new = np.arange(self._num_rows, self._num_rows + len(stages))
@@ -166,7 +174,7 @@ class Scorer:
         self._broken = np.concatenate([self._broken, broken.astype(np.float64)])
 
     def _stages(self, placements: Ints) -> _Block:
-        """The stages of the placements, side by side."""
+        """The stages of the placements."""
         problem = self.table.problem
         num, length = placements.shape
         starts = np.ones((num, length), dtype=np.bool_)
@@ -189,14 +197,14 @@ class Scorer:
         if len(new):
             self._add_rows(new)
         row = np.where(exists, self._row_of[stage], 0)
-        joins = exists & self.table.in_sum[pair]
+        in_chain = exists & self.table.in_chain[pair]
         same = (pool[:, :, None] == pool[:, None, :]) & exists[:, :, None]
         return _Block(
             row=row,
             first=first,
             pool=pool,
-            joins=joins.astype(np.float64),
-            ahead=(exists & ~joins).astype(np.float64),
+            chain=in_chain.astype(np.float64),
+            prefetch=(exists & ~in_chain).astype(np.float64),
             same=same.astype(np.float64),
             share=exists / np.maximum(same.sum(axis=2), 1),
             broken=self._broken[row].sum(axis=1),
@@ -217,9 +225,8 @@ class Scorer:
         problem, m = self.table.problem, self.table.problem.micro_batches
         pools = problem.pools
         e = self._seconds[block.row[:, :, None], place]
-        drained = e * block.joins[:, :, None]
-        total = drained.sum(axis=1) / m + (1 - 1 / m) * drained.max(axis=1)
-        total = np.maximum(total, (e * block.ahead[:, :, None]).max(axis=1))
+        chain, prefetch = e * block.chain[:, :, None], e * block.prefetch[:, :, None]
+        total = batch_seconds(chain.sum(axis=1), chain.max(axis=1), prefetch.max(axis=1), m)
         used = block.same @ self._counts[place].astype(np.float64)
         unit = pools.ranks_per_unit[block.pool][:, :, None]
         limit = pools.limit[block.pool][:, :, None]
@@ -232,7 +239,7 @@ class Scorer:
     def _penalised(
         self, total: Floats, per_hour: Floats, over: Floats, late: Floats, broken: Floats
     ) -> tuple[Floats, Bools]:
-        valid = (over <= 0) & (late <= 1 + 1e-12) & (broken == 0)
+        valid = (over <= 0) & (late <= 1 + ROUNDING) & (broken == 0)
         value = total if self.seconds_only else total * per_hour
         if valid.all():
             return value, valid
@@ -270,13 +277,15 @@ class Scorer:
         price = pools.price[block.pool]
         tried = self._tries(block, place, k, used, unit)
         e, new = self._seconds[block.row, place], self._seconds[block.row[:, :, None], tried]
-        drained, ahead = e * block.joins, e * block.ahead
-        most, most_ahead = _max_of_others(drained), _max_of_others(ahead)
-        rest = drained.sum(axis=1, keepdims=True) - drained
-        own = new * block.joins[:, :, None]
-        total = (rest[:, :, None] + own) / m + (1 - 1 / m) * np.maximum(most[:, :, None], own)
-        own = np.maximum(most_ahead[:, :, None], new * block.ahead[:, :, None])
-        total = np.maximum(total, own)
+        chain, prefetch = e * block.chain, e * block.prefetch
+        others = (chain.sum(axis=1, keepdims=True) - chain)[:, :, None]
+        new_chain, new_prefetch = new * block.chain[:, :, None], new * block.prefetch[:, :, None]
+        total = batch_seconds(
+            others + new_chain,
+            np.maximum(_max_of_others(chain)[:, :, None], new_chain),
+            np.maximum(_max_of_others(prefetch)[:, :, None], new_prefetch),
+            m,
+        )
         now = used[:, :, None] + self._counts[tried] - k[:, :, None]
         units = np.ceil(used / unit)
         per_hour = (units * price * block.share).sum(axis=1)[:, None, None]
@@ -318,19 +327,18 @@ class Scorer:
         spare = np.mod(-used, unit)
         partial = np.where(np.mod(used, unit) == 0, unit, np.mod(used, unit))
         ends = np.stack([k + spare, k - partial, k + spare + unit], axis=2)
-        ends = self._place[np.clip(ends, 1, self._counts[-1]).astype(np.int64)]
-        tried = np.concatenate([place[:, :, None] + STEPS, ends], axis=2)
+        there = self._place[np.clip(ends, 1, self._counts[-1]).astype(np.int64)]
+        tried = np.concatenate([place[:, :, None] + STEPS, there], axis=2)
         low, high = self._lowest[block.row], self._highest[block.row]
-        return np.clip(tried, low[:, :, None], high[:, :, None])
+        return np.asarray(np.clip(tried, low[:, :, None], high[:, :, None]))
 
 
-def _some_columns(table: StageTable) -> Ints:
-    """Columns of the table whose rank counts are looked at."""
-    counts, limits = table.ranks, table.problem.pools.limit
-    most = int(counts.max())
-    steps = np.geomspace(EVERY_COUNT_UP_TO, max(most, EVERY_COUNT_UP_TO), 128).astype(np.int64)
-    small = np.arange(1, EVERY_COUNT_UP_TO + 1)
-    return np.flatnonzero(np.isin(counts, np.concatenate([small, steps, limits])))
+def _rank_counts(limit: Ints) -> Ints:
+    """Numbers of ranks that are looked at."""
+    most = int(limit.max())
+    small = np.arange(1, min(most, EVERY_COUNT_UP_TO) + 1)
+    steps = np.geomspace(small[-1], most, 128).astype(np.int64)
+    return np.unique(np.concatenate([small, steps, limit]))
 
 
 @cache

@@ -89,7 +89,7 @@ class Search:
     def exhausted(self) -> bool:
         """Whether every placement there is was looked at."""
         problem = self.table.problem
-        return len(self._scores) >= problem.num_pools**problem.num_layers
+        return bool(len(self._scores) >= problem.num_pools**problem.num_layers)
 
     @property
     def over_time(self) -> bool:

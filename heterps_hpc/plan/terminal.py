@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from heterps_hpc import format as fmt
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.plan.explain import next_floor
-from heterps_hpc.plan.memory import MemoryUse
-
-if TYPE_CHECKING:
-    from heterps_hpc.plan.planner import PlanningResult
+from heterps_hpc.planning_result import MemoryUse, PlanningResult
 
 
 def show(result: PlanningResult, layout: Layout, console: Console | None = None) -> None:
-    """Print the stages, the money, the rivals and the frontier."""
+    """Print the stages, the money, the baselines and the frontier."""
     console = console or Console()
     console.print(stage_table(result.plan, layout, result.memory))
     for line in summary_lines(result):
@@ -73,12 +70,12 @@ def gigabytes(use: MemoryUse) -> str:
 
 
 def money_line(plan: Plan) -> str:
-    """`money 12.40 $ · optimum 12.40 $ · gap 0.0 %`."""
-    parts = [f"money {dollars(plan.estimate.money)}"]
+    """`money $12.40 · optimum $12.40 · gap 0.0 %`."""
+    parts = [f"money {fmt.money(plan.estimate.money)}"]
     if plan.optimum_money is not None and plan.gap is not None:
         word = "bound" if plan.gap_is_bound else "optimum"
         at_most = "≤ " if plan.gap_is_bound else ""
-        parts += [f"{word} {dollars(plan.optimum_money)}", f"gap {at_most}{plan.gap:.1%}"]
+        parts += [f"{word} {fmt.money(plan.optimum_money)}", f"gap {at_most}{plan.gap:.1%}"]
     return " · ".join(parts).replace("%", " %")
 
 
@@ -86,13 +83,14 @@ def summary_lines(result: PlanningResult) -> list[str]:
     """The figures of the whole plan, in a few lines."""
     plan, estimate = result.plan, result.plan.estimate
     per_million = estimate.money_per_hour / 3600 / estimate.samples_per_second * 1e6
-    per_epoch = f"{dollars(estimate.money / result.epochs)}/epoch · " if result.epochs else ""
+    per_epoch = f"{fmt.money(estimate.money / result.epochs)}/epoch · " if result.epochs else ""
     lines = [
         money_line(plan),
+        *search_lines(result),
         f"{estimate.samples_per_second:,.0f} samples/s (floor {result.floor:,.0f}) · "
         f"{estimate.seconds_per_batch:.4g} s per batch · {estimate.hours:.3g} h",
-        f"{dollars(estimate.money_per_hour)}/hour · {per_epoch}"
-        f"{dollars(per_million)}/million samples",
+        f"{fmt.money(estimate.money_per_hour)}/hour · {per_epoch}"
+        f"{fmt.money(per_million)}/million samples",
     ]
     if result.best is not None and result.best_is_found:
         most = f"{result.best_at_most:,.0f}" if result.best_at_most else "not bounded"
@@ -108,9 +106,28 @@ def summary_lines(result: PlanningResult) -> list[str]:
     if faster is not None:
         lines.append(
             f"next floor: {faster.estimate.samples_per_second:,.0f} samples/s would cost "
-            f"{dollars(faster.estimate.money)}"
+            f"{fmt.money(faster.estimate.money)}"
         )
     return lines
+
+
+def search_lines(result: PlanningResult) -> list[str]:
+    """What the asked scheduler found by itself, and whose plan was taken if not its own."""
+    plan, own, asked = result.plan, result.own_plan, result.asked
+    if asked is None:
+        return []
+    looked = fmt.plural(result.num_placements, "placement")
+    effort = f"{looked} in {fmt.seconds(result.scheduler_seconds)}"
+    if own is None:
+        return [
+            f"search: {asked} found no plan by itself ({effort}); this one is {plan.scheduler}'s"
+        ]
+    line = f"search: {asked} found {fmt.money(own.estimate.money)} by itself ({effort})"
+    if plan.scheduler == asked:
+        return [line]
+    saving = 100 * (1 - plan.estimate.money / own.estimate.money)
+    how = ", which started from the cheapest of the others" if plan.scheduler == "exact" else ""
+    return [f"{line}; this plan is {plan.scheduler}'s{how}, cheaper by {saving:.2g} %"]
 
 
 def runner_table(result: PlanningResult) -> Table:
@@ -124,7 +141,7 @@ def runner_table(result: PlanningResult) -> Table:
         unproven = " (not proven best)" if runner.plan.gap_is_bound else ""
         table.add_row(
             runner.what + unproven,
-            dollars(runner.plan.estimate.money),
+            fmt.money(runner.plan.estimate.money),
             more,
             stages_line(runner.plan),
             runner.loses,
@@ -140,7 +157,7 @@ def stages_line(plan: Plan) -> str:
 
 
 def comparison_table(result: PlanningResult) -> Table:
-    """Rivals and frontier, one plan per line."""
+    """Baselines and frontier, one plan per line."""
     table = Table(title="other plans", title_justify="left")
     for name in ("plan", "samples/s", "$/hour", "money", "gap", "stages"):
         table.add_column(name, justify="left" if name in ("plan", "stages") else "right")
@@ -152,13 +169,8 @@ def comparison_table(result: PlanningResult) -> Table:
             name,
             f"{estimate.samples_per_second:,.0f}",
             f"{estimate.money_per_hour:.4g}",
-            dollars(estimate.money),
+            fmt.money(estimate.money),
             "" if plan.gap is None else f"{plan.gap:.1%}",
             stages_line(plan),
         )
     return table
-
-
-def dollars(value: float) -> str:
-    """Cents where they matter, more digits for small sums."""
-    return f"{value:,.2f} $" if value >= 1 else f"{value:.3g} $"

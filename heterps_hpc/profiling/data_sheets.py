@@ -17,7 +17,7 @@ from pydantic import Field
 
 from heterps_hpc.cluster import Link, Pool
 from heterps_hpc.errors import UserError
-from heterps_hpc.profile import LayerFacts, PoolTiming, Profile, Timing
+from heterps_hpc.profile import LayerInfo, PoolTiming, Profile, Timing
 from heterps_hpc.validation import Value, nearest
 
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -66,7 +66,7 @@ def load_sheet(name: str) -> DataSheet:
     return DataSheet.parse(yaml.safe_load(text), f"data sheet {name}")
 
 
-def layer_timing(layer: LayerFacts, pool: str, sheet: DataSheet, batch_size: int) -> Timing:
+def layer_timing(layer: LayerInfo, pool: str, sheet: DataSheet, batch_size: int) -> Timing:
     """OCT and ODT of one layer on a described pool."""
     move = 0.0
     if layer.is_embedding:

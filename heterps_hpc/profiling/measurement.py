@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from heterps_hpc.cluster import Link
-from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
+from heterps_hpc.profile import LayerInfo, TableLoad, TensorInfo
 from heterps_hpc.validation import Value
 
 Positive = Annotated[int, Field(gt=0)]
@@ -34,9 +34,9 @@ class Measured(Value):
     micro_batches: Positive
     model: str
     model_fingerprint: str
-    layers: tuple[LayerFacts, ...]
-    tensors: tuple[TensorFacts, ...]
-    tables: tuple[TableFacts, ...]
+    layers: tuple[LayerInfo, ...]
+    tensors: tuple[TensorInfo, ...]
+    tables: tuple[TableLoad, ...]
     layer_seconds: dict[str, Seconds]
     phase_seconds: dict[str, Seconds]
     least_phase_seconds: dict[str, Seconds]  # of the rank that waited least

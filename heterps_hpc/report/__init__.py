@@ -1,6 +1,6 @@
 """Reports: why this plan, what it cost, how near the prediction was, where the time went.
 
-run directory ─ inputs ─▶ Run ─┬─ verdict, spending, phases, traffic ─┬─ page ─▶ report.html
+run directory ─ inputs ─▶ Run ─┬─ outcome, spending, phases, traffic ─┬─ page ─▶ report.html
                                └─ picture, timeline, charts ──────────┴─ terminal
 """
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from heterps_hpc.report import words
+from heterps_hpc import format as fmt
 from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.outcome import choices
 from heterps_hpc.report.records import Metric
-from heterps_hpc.report.verdict import choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,10 +118,10 @@ def _frontier(run: Run) -> Painter | None:
             x, y = zip(*points, strict=True)
             # a floor between two plans costs as much as the faster one
             axes.step(x, y, where="pre", color=ACCENT, marker=".", label="least money")
-        rivals = [row for row in rows if not row.is_chosen]
+        others = [row for row in rows if not row.is_chosen]
         axes.scatter(
-            [row.samples_per_second or 0 for row in rivals],
-            [row.money or 0 for row in rivals],
+            [row.samples_per_second or 0 for row in others],
+            [row.money or 0 for row in others],
             color=FAINT,
             s=26,
             label="other schedulers",
@@ -136,7 +136,7 @@ def _frontier(run: Run) -> Painter | None:
                     marker="*",
                     s=170,
                     zorder=4,
-                    label=f"chosen ({words.shorten(row.scheduler, 20)})",
+                    label=f"chosen ({fmt.shorten(row.scheduler, 20)})",
                 )
         floor = run.planning.floor if run.planning else None
         if floor:
@@ -244,11 +244,11 @@ def _throughput(run: Run) -> Painter | None:
 
 def _axis_of_rates(axes: Axes, which: str, label: str) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_formatter(lambda value, _: words.count(value))
+    axis.set_major_formatter(lambda value, _: fmt.count(value))
     axis.set_label_text(label)
 
 
 def _tick_of_money(value: float) -> str:
     """As everywhere, but 0.002 rather than 0.00200."""
-    text = words.money(value)
+    text = fmt.money(value)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text

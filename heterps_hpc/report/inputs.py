@@ -15,8 +15,9 @@ from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
+from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import Profile
-from heterps_hpc.report.records import Metric, Planning, Record, Summary
+from heterps_hpc.report.records import Metric, Record, Summary
 from heterps_hpc.rundir import RunDir
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ _TRACE_LIMIT_BYTES = 64_000_000  # a longer timeline is for a trace viewer
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointFiles:
     """One saved state on disk."""
 
     name: str
@@ -43,12 +44,12 @@ class Run:
     cluster: Cluster | None = None
     profile: Profile | None = None
     layout: Layout | None = None
-    planning: Planning | None = None
+    planning: PlanningResult | None = None
     summary: Summary | None = None
     metrics: list[Metric] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     events: list[history.Event] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    checkpoints: list[CheckpointFiles] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -64,12 +65,17 @@ def read_run(run_dir: RunDir) -> Run:
     if not run_dir.path.is_dir():
         raise UserError(f"{run_dir.path}: no such run directory; give the one that `run` printed")
     run = Run(run_dir.path)
-    run.job = _noun(run, run_dir.job, Job.parse_saved, "the job is unknown")
-    run.cluster = _noun(run, run_dir.cluster, Cluster.load, "no prices: money is left out")
-    run.layout = _noun(run, run_dir.layout, Layout.load, "no plan to show; `heterps plan` makes it")
-    run.profile = _noun(run, run_dir.profile, Profile.load, "sizes of tensors are left out")
-    run.planning = _record(
-        run, run_dir.schedulers, Planning, "no alternatives, learning curve or frontier to show"
+    run.job = _value(run, run_dir.job, Job.parse_saved, "the job is unknown")
+    run.cluster = _value(run, run_dir.cluster, Cluster.load, "no prices: money is left out")
+    run.layout = _value(
+        run, run_dir.layout, Layout.load, "no plan to show; `heterps plan` makes it"
+    )
+    run.profile = _value(run, run_dir.profile, Profile.load, "sizes of tensors are left out")
+    run.planning = _value(
+        run,
+        run_dir.schedulers,
+        PlanningResult.load,
+        "no alternatives, learning curve or frontier to show",
     )
     run.summary = _record(
         run, run_dir.summary, Summary, "the run has not ended: no totals, phases or traffic"
@@ -88,7 +94,7 @@ def read_run(run_dir: RunDir) -> Run:
     return run
 
 
-def _noun(run: Run, path: Path, load: Callable[[Path], T], without: str) -> T | None:
+def _value(run: Run, path: Path, load: Callable[[Path], T], without: str) -> T | None:
     if not path.is_file():
         run.missing.append(f"no {path.name}: {without}")
         return None
@@ -152,7 +158,7 @@ def _trace(run: Run, path: Path) -> list[dict[str, Any]]:
     return [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
 
 
-def _checkpoints(folder: Path) -> list[Checkpoint]:
+def _checkpoints(folder: Path) -> list[CheckpointFiles]:
     if not folder.is_dir():
         return []
     found = []
@@ -160,6 +166,6 @@ def _checkpoints(folder: Path) -> list[Checkpoint]:
         if entry.is_dir() and not entry.name.startswith("."):
             files = [path for path in entry.rglob("*") if path.is_file()]
             found.append(
-                Checkpoint(entry.name, len(files), sum(path.stat().st_size for path in files))
+                CheckpointFiles(entry.name, len(files), sum(path.stat().st_size for path in files))
             )
     return found

@@ -13,18 +13,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from heterps_hpc import __version__
+from heterps_hpc import format as fmt
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.history import Event
 from heterps_hpc.report import (
     charts,
+    outcome,
     phases,
     picture,
     runners_up,
     spending,
     timeline,
     traffic,
-    verdict,
-    words,
 )
 from heterps_hpc.report.inputs import Run
 
@@ -33,8 +33,8 @@ _EVENTS_SHOWN = 200
 
 
 @dataclass(frozen=True)
-class Status:
-    """How the run ended, and the colour to say it in."""
+class StatusBadge:
+    """How the run ended, and the colour to print it in."""
 
     text: str
     tone: str
@@ -50,11 +50,11 @@ class Tile:
 
 
 _OUTCOMES = {
-    ExitCode.DONE: Status("done", "good"),
-    ExitCode.USER_ERROR: Status("refused: a mistake in its input", "bad"),
-    ExitCode.STOPPED: Status("stopped after a checkpoint", "warn"),
-    ExitCode.RANK_FAILED: Status("failed: a rank or a node died", "bad"),
-    ExitCode.STALLED: Status("failed: no progress", "bad"),
+    ExitCode.DONE: StatusBadge("done", "good"),
+    ExitCode.USER_ERROR: StatusBadge("refused: a mistake in its input", "bad"),
+    ExitCode.STOPPED: StatusBadge("stopped after a checkpoint", "warn"),
+    ExitCode.RANK_FAILED: StatusBadge("failed: a rank or a node died", "bad"),
+    ExitCode.STALLED: StatusBadge("failed: no progress", "bad"),
 }
 
 
@@ -73,15 +73,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        money=words.money,
-        rate=words.rate,
-        seconds=words.seconds,
-        size=words.size,
-        percent=words.percent,
-        signed_percent=words.signed_percent,
-        significant=words.significant,
+        money=fmt.money,
+        rate=fmt.rate,
+        seconds=fmt.seconds,
+        size=fmt.size,
+        percent=fmt.percent,
+        signed_percent=fmt.signed_percent,
+        significant=fmt.significant,
         moment=moment,
-        outcome=outcome_words,
+        outcome=exit_text,
     )
     return environment
 
@@ -100,13 +100,13 @@ def _context(run: Run) -> dict[str, Any]:
         "version": __version__,
         "status": status(run),
         "about": _about(run),
-        "verdict": verdict.sentences(run, spent),
+        "outcome": outcome.sentences(run, spent),
         "tiles": tiles(run, spent),
         "plan": run.layout.plan if run.layout else None,
         "picture": picture.draw(run),
-        "estimated": sorted(verdict.estimated_pools(run)),
+        "estimated": sorted(outcome.estimated_pools(run)),
         "memory": runners_up.stage_memory(run),
-        "choices": verdict.choices(run),
+        "choices": outcome.choices(run),
         "runners_up": runners_up.runners_up(run),
         "floor": run.planning.floor if run.planning else None,
         "searched": _searched(run),
@@ -123,7 +123,7 @@ def _context(run: Run) -> dict[str, Any]:
         "attempts": spending.attempts(run.events),
         "events": [_event(event) for event in run.events[-_EVENTS_SHOWN:]],
         "evaluation": evaluation(run),
-        "tables": tables_words(run),
+        "tables": tables_text(run),
         "charts": {name: drawn.get(name) for name in charts.NAMES},
         "has_charts": has_charts,
         "job_text": run.job.to_json() if run.job else "",
@@ -132,11 +132,16 @@ def _context(run: Run) -> dict[str, Any]:
 
 
 def _searched(run: Run) -> str:
-    if run.planning is None or run.planning.num_placements is None:
+    """What the scheduler that was asked did and found by itself, whoever's plan was taken."""
+    planning = run.planning
+    if planning is None or not planning.num_placements:
         return ""
-    text = words.plural(run.planning.num_placements, "placement")
-    seconds = run.planning.scheduler_seconds
-    return text if seconds is None else f"{text} in {words.seconds(seconds)}"
+    text = f"{planning.asked or planning.plan.scheduler} looked at "
+    text += fmt.plural(planning.num_placements, "placement")
+    text += f" in {fmt.seconds(planning.scheduler_seconds)}"
+    if planning.own_plan is not None:
+        text += f" and found {fmt.money(planning.own_plan.estimate.money)} by itself"
+    return text
 
 
 def _share(part: float | None, whole: float) -> str:
@@ -144,19 +149,23 @@ def _share(part: float | None, whole: float) -> str:
     return f"{100 * part / whole:.2f}" if part and whole > 0 else "0"
 
 
-def status(run: Run) -> Status:
+def status(run: Run) -> StatusBadge:
     """From the last start's exit code, else from the totals."""
     starts = spending.attempts(run.events)
     if starts and starts[-1].code is not None:
         code = starts[-1].code
         known = {int(entry): text for entry, text in _OUTCOMES.items()}
-        return known.get(code, Status(f"ended with code {code}", "bad"))
+        return known.get(code, StatusBadge(f"ended with code {code}", "bad"))
     if run.summary is not None:
-        return Status("stopped", "warn") if run.summary.stopped else _OUTCOMES[ExitCode.DONE]
-    return Status("not ended", "warn") if starts or run.metrics else Status("planned", "warn")
+        return StatusBadge("stopped", "warn") if run.summary.stopped else _OUTCOMES[ExitCode.DONE]
+    return (
+        StatusBadge("not ended", "warn")
+        if starts or run.metrics
+        else StatusBadge("planned", "warn")
+    )
 
 
-def outcome_words(code: int | None) -> str:
+def exit_text(code: int | None) -> str:
     """What an exit code means."""
     if code is None:
         return "no end was recorded"
@@ -176,13 +185,13 @@ def _about(run: Run) -> list[str]:
     facts = []
     if run.layout is not None:
         facts.append(f"model {run.layout.model}")
-        facts.append(words.plural(run.layout.num_ranks, "rank"))
+        facts.append(fmt.plural(run.layout.num_ranks, "rank"))
     if run.cluster is not None:
         facts.append(f"cluster {run.cluster.name}")
     if run.job is not None:
         train = run.job.train
-        facts.append(f"batches of {words.count(train.batch_size)}")
-        facts.append(words.plural(train.micro_batches, "micro-batch").replace("batchs", "batches"))
+        facts.append(f"batches of {fmt.count(train.batch_size)}")
+        facts.append(fmt.plural(train.micro_batches, "micro-batch").replace("batchs", "batches"))
         facts.append(f"staleness {train.staleness}")
     if run.summary is not None and run.summary.reducer:
         facts.append(f"reducer {run.summary.reducer}")
@@ -194,33 +203,33 @@ def tiles(run: Run, spent: spending.Spending | None) -> list[Tile]:
     plan = run.layout.plan if run.layout else None
     found = []
     if run.summary is not None and run.summary.samples_per_second:
-        error = verdict.prediction_error(run)
+        error = outcome.prediction_error(run)
         note = "samples/s"
         if plan is not None and error is not None:
-            predicted = words.rate(plan.estimate.samples_per_second)
-            note += f"; predicted {predicted} ({words.signed_percent(error)})"
-        found.append(Tile("throughput", words.rate(run.summary.samples_per_second), note))
+            predicted = fmt.rate(plan.estimate.samples_per_second)
+            note += f"; predicted {predicted} ({fmt.signed_percent(error)})"
+        found.append(Tile("throughput", fmt.rate(run.summary.samples_per_second), note))
     elif plan is not None:
-        predicted = words.rate(plan.estimate.samples_per_second)
+        predicted = fmt.rate(plan.estimate.samples_per_second)
         found.append(Tile("throughput", predicted, "samples/s predicted; not run yet"))
     if plan is not None:
         found.append(
             Tile(
                 "money of the plan",
-                words.money(plan.estimate.money),
-                f"predicted, {words.money(plan.estimate.money_per_hour)} per hour",
+                fmt.money(plan.estimate.money),
+                f"predicted, {fmt.money(plan.estimate.money_per_hour)} per hour",
             )
         )
-        optimum = "" if plan.optimum_money is None else words.money(plan.optimum_money)
+        optimum = "" if plan.optimum_money is None else fmt.money(plan.optimum_money)
         kind = "proven bound" if plan.gap_is_bound else "certified optimum"
         note = f"{kind} {optimum}" if optimum else "no optimum was computed"
-        found.append(Tile("gap to the optimum", verdict.gap_words(plan), note))
+        found.append(Tile("gap to the optimum", outcome.gap_text(plan), note))
     if spent is not None:
-        note = f"{words.seconds(spent.seconds)} of nodes"
-        found.append(Tile("really spent", words.money(spent.money), note))
+        note = f"{fmt.seconds(spent.seconds)} of nodes"
+        found.append(Tile("really spent", fmt.money(spent.money), note))
     if run.summary is not None and run.summary.samples:
-        note = f"{words.count(run.summary.steps)} steps in {words.seconds(run.summary.seconds)}"
-        found.append(Tile("samples", words.count(run.summary.samples), note))
+        note = f"{fmt.count(run.summary.steps)} steps in {fmt.seconds(run.summary.seconds)}"
+        found.append(Tile("samples", fmt.count(run.summary.samples), note))
     scores = dict(evaluation(run))
     if "AUC" in scores:
         found.append(Tile("AUC", scores["AUC"], "on test data"))
@@ -241,7 +250,7 @@ def evaluation(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def tables_words(run: Run) -> str:
+def tables_text(run: Run) -> str:
     """What the tables hold, and what they turned away or forgot."""
     held = [
         (name, stats)
@@ -254,14 +263,14 @@ def tables_words(run: Run) -> str:
     for _, stats in held:
         total.update(stats)
     num_tables = len({name for name, _ in held})
-    text = f"{words.plural(num_tables, 'table')} hold {words.count(total['rows'])} rows"
+    text = f"{fmt.plural(num_tables, 'table')} hold {fmt.count(total['rows'])} rows"
     notes = {
         "cold": "on disk",
         "evicted": "evicted",
         "rejected": "look-ups of keys not admitted",
         "nonfinite_skipped": "updates skipped as not finite",
     }
-    extra = [f"{words.count(total[key])} {note}" for key, note in notes.items() if total[key]]
+    extra = [f"{fmt.count(total[key])} {note}" for key, note in notes.items() if total[key]]
     return ", ".join([text, *extra]) + "."
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from heterps_hpc import format as fmt
 from heterps_hpc.layout import Layout
-from heterps_hpc.report import words
 from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.outcome import estimated_pools
 from heterps_hpc.report.phases import StageTime, stage_times
-from heterps_hpc.report.verdict import estimated_pools
 
 POOL_COLOURS = ("#2f5fd0", "#157a63", "#c2571a", "#7352c7", "#b03a6f", "#6b7a12", "#2a7f9e")
 CARD_WIDTH = 208
@@ -107,7 +107,7 @@ def _chips_of(layout: Layout, stage: int) -> list[tuple[str, str]]:
     def chip(index: int) -> tuple[str, str]:
         rank = ranks[index]
         tables = ", ".join(dict.fromkeys(shard.table for shard in rank.shards))
-        holds = f"; tables {words.shorten(tables, 300)}" if tables else ""
+        holds = f"; tables {fmt.shorten(tables, 300)}" if tables else ""
         return str(rank.rank), f"rank {rank.rank}: {rank.role}, replica {rank.replica}{holds}"
 
     if len(ranks) <= 2 * _CHIPS_PER_ROW:
@@ -138,8 +138,8 @@ def _card(
     layers = [
         (
             top + i * LINE,
-            words.shorten(name, 26),
-            words.shorten(hidden, 600) if hidden and name.startswith("… ") else name,
+            fmt.shorten(name, 26),
+            fmt.shorten(hidden, 600) if hidden and name.startswith("… ") else name,
         )
         for i, name in enumerate(names)
     ]
@@ -156,17 +156,17 @@ def _card(
         for i, (text, tooltip) in enumerate(_chips_of(layout, index))
     ]
     roles = {layout.ranks[rank].role for rank in layout.stage_ranks(index)}
-    ranks = words.plural(stage.num_ranks, "rank")
+    ranks = fmt.plural(stage.num_ranks, "rank")
     mark = " (estimated)" if stage.pool in estimated else ""
-    title = words.shorten(stage.pool, 22 - len(mark)) + mark
+    title = fmt.shorten(stage.pool, 22 - len(mark)) + mark
     subtitle = f"stage {index} · {ranks} · {'/'.join(sorted(roles))}"
-    times = "" if time.predicted is None else f"predicted {words.seconds(time.predicted)} per batch"
+    times = "" if time.predicted is None else f"predicted {fmt.seconds(time.predicted)} per batch"
     return Card(
         x,
         height,
         colours[stage.pool],
         title,
-        words.shorten(subtitle, 38),
+        fmt.shorten(subtitle, 38),
         layers,
         chips,
         times,
@@ -181,12 +181,12 @@ def _arrows(run: Run, layout: Layout, height: float) -> tuple[list[Arrow], float
     depth = 0.0
     for (source, target), tensors in sorted(_crossings(run, layout).items()):
         total = sum(size for _, size in tensors)
-        tooltip = ", ".join(f"{name} ({words.size(size)})" for name, size in tensors)
-        tooltip = f"stage {source} → stage {target}, per sample: {words.shorten(tooltip, 800)}"
-        label = [words.shorten(name, 20) for name, _ in tensors[:_TENSORS_SHOWN]]
+        tooltip = ", ".join(f"{name} ({fmt.size(size)})" for name, size in tensors)
+        tooltip = f"stage {source} → stage {target}, per sample: {fmt.shorten(tooltip, 800)}"
+        label = [fmt.shorten(name, 20) for name, _ in tensors[:_TENSORS_SHOWN]]
         if len(tensors) > _TENSORS_SHOWN:
             label.append(f"+ {len(tensors) - _TENSORS_SHOWN} more")
-        sizes = f"{words.size(total)}/sample" if total else ""
+        sizes = f"{fmt.size(total)}/sample" if total else ""
         start, end = _left(source) + CARD_WIDTH, _left(target)
         if target == source + 1:
             y = TOP + height / 2

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heterps_hpc.report import words
+from heterps_hpc import format as fmt
 from heterps_hpc.report.inputs import Run
-from heterps_hpc.report.verdict import shape
+from heterps_hpc.report.outcome import shape
 
 
 @dataclass(frozen=True)
-class RunnerUp:
+class RunnerUpRow:
     """One row of the table of runners-up."""
 
     what: str
@@ -21,7 +21,7 @@ class RunnerUp:
 
 
 @dataclass(frozen=True)
-class StageMemory:
+class MemoryRow:
     """One row of the table of memory: bytes of one rank."""
 
     stage: int
@@ -33,7 +33,7 @@ class StageMemory:
     device_limit: float | None
 
 
-def runners_up(run: Run) -> list[RunnerUp]:
+def runners_up(run: Run) -> list[RunnerUpRow]:
     """Cheapest first, as the planner wrote them."""
     if run.planning is None:
         return []
@@ -44,11 +44,11 @@ def runners_up(run: Run) -> list[RunnerUp]:
         money = runner.plan.estimate.money
         what = f"{runner.what} (not proven best)" if runner.plan.gap_is_bound else runner.what
         more = money / chosen - 1 if chosen > 0 else None
-        rows.append(RunnerUp(what, shape(runner.plan), money, more, runner.loses))
+        rows.append(RunnerUpRow(what, shape(runner.plan), money, more, runner.loses))
     return rows
 
 
-def stage_memory(run: Run) -> list[StageMemory]:
+def stage_memory(run: Run) -> list[MemoryRow]:
     """Nothing, if the planner's list is of other stages than the layout's."""
     plan = run.layout.plan if run.layout else None
     if run.planning is None or plan is None:
@@ -63,9 +63,9 @@ def stage_memory(run: Run) -> list[StageMemory]:
             "snapshot": use.snapshot,
             "dense": 0.0 if use.dense_on_device else use.dense,
         }
-        said = ", ".join(f"{name} {words.size(part)}" for name, part in parts.items() if part > 0)
+        listed = ", ".join(f"{name} {fmt.size(part)}" for name, part in parts.items() if part > 0)
         device = use.dense if use.dense_on_device else None
         rows.append(
-            StageMemory(number, stage.pool, said, use.host, use.limit, device, use.device_limit)
+            MemoryRow(number, stage.pool, listed, use.host, use.limit, device, use.device_limit)
         )
     return rows

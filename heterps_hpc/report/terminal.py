@@ -1,4 +1,4 @@
-"""The report in a terminal: the verdict, and one table."""
+"""The report in a terminal: the outcome, and one table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from heterps_hpc.report import page, spending, verdict, words
+from heterps_hpc import format as fmt
+from heterps_hpc.report import outcome, page, spending
 from heterps_hpc.report.inputs import Run
 
 _TONES = {"good": "green", "warn": "yellow", "bad": "red"}
@@ -21,7 +22,7 @@ def show(run: Run, report: Path, console: Console) -> None:
     """Print the short form; texts of the run are shown as they are, never as markup."""
     status = page.status(run)
     title = Text.assemble(run.name, "  ", (status.text, _TONES[status.tone]))
-    lines = verdict.sentences(run, spending.spending(run)) or ["Nothing can be said yet."]
+    lines = outcome.sentences(run, spending.spending(run)) or ["Nothing is known yet."]
     parts: list[RenderableType] = [Text(line) for line in lines]
     console.print(Panel(Group(*parts), title=title, title_align="left", padding=(1, 2)))
     table = _choices(run)
@@ -33,7 +34,7 @@ def show(run: Run, report: Path, console: Console) -> None:
 
 
 def _choices(run: Run) -> Table | None:
-    rows = verdict.choices(run)
+    rows = outcome.choices(run)
     if len(rows) < 2:
         return None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -46,9 +47,9 @@ def _choices(run: Run) -> Table | None:
         cells = (
             row.scheduler + (" ←" if row.is_chosen else ""),
             row.shape or "no plan that meets the floor",
-            "–" if row.money is None else words.money(row.money),
-            "–" if row.samples_per_second is None else words.rate(row.samples_per_second),
-            "–" if row.gap is None else words.percent(row.gap),
+            "–" if row.money is None else fmt.money(row.money),
+            "–" if row.samples_per_second is None else fmt.rate(row.samples_per_second),
+            "–" if row.gap is None else fmt.percent(row.gap),
         )
         table.add_row(*(Text(cell) for cell in cells), style=style)
     if len(rows) > _ROWS_SHOWN:

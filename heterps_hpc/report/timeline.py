@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from heterps_hpc.report import words
+from heterps_hpc import format as fmt
 from heterps_hpc.report.inputs import Run
 from heterps_hpc.report.phases import colour, is_wait
 
@@ -98,7 +98,7 @@ def _role(run: Run, rank: int) -> str:
 def _bar(event: dict[str, Any], y: float, begin: float, scale: float) -> Bar:
     name = str(event["name"])
     tooltip = (
-        f"rank {int(event['pid'])} · {name} · {words.seconds(float(event['dur']) / 1e6)} "
+        f"rank {int(event['pid'])} · {name} · {fmt.seconds(float(event['dur']) / 1e6)} "
         f"· step {_step(event)}"
     )
     return Bar(
@@ -120,6 +120,4 @@ def _ticks(total: float, height: float) -> list[tuple[float, str]]:
         step /= 10
     step *= next(factor for factor in (1, 2, 5, 10) if total / (step * factor) <= 8)
     scale = (WIDTH - LABEL) / total
-    return [
-        (LABEL + i * step * scale, words.seconds(i * step)) for i in range(int(total / step) + 1)
-    ]
+    return [(LABEL + i * step * scale, fmt.seconds(i * step)) for i in range(int(total / step) + 1)]

@@ -10,9 +10,10 @@ from typing import Any
 
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job, ModelSpec
-from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
+from heterps_hpc.sharding import bind_plan
 
 HERE = Path(__file__).resolve().parent
 OWN = HERE.parents[1] / "examples" / "own_model"

@@ -64,11 +64,11 @@ def stage_seconds(problem: Problem, stage: PlainStage) -> float:
         inside = first <= writer <= last
         reads = any(first <= r <= last for r in readers)
         if (inside and any(r > last for r in readers)) or (writer < first and reads):
-            dt += 2 * size * pools.port_seconds_per_byte[t] / k
+            dt += 2 * size * pools.uplink_seconds_per_byte[t] / k
         if inside and reads and layers.is_embedding[writer]:
             dt += 2 * size * pools.inner_seconds_per_byte[t] * (k - 1) / k**2
     if (first, last) != (0, problem.num_layers - 1):
-        dt += 2 * problem.micro_batches * pools.port_latency[t]
+        dt += 2 * problem.micro_batches * pools.uplink_latency[t]
     if weights:
         dt += 2 * weights * pools.reduce_seconds_per_byte[t] * (k - 1) / k
         dt += 2 * (k - 1) * pools.reduce_latency[t]

@@ -9,11 +9,11 @@ import numpy as np
 from heterps_hpc.cluster import Cluster, Link, Pool
 from heterps_hpc.plan.problem import Problem, make_problem
 from heterps_hpc.profile import (
-    LayerFacts,
+    LayerInfo,
     PoolTiming,
     Profile,
-    TableFacts,
-    TensorFacts,
+    TableLoad,
+    TensorInfo,
     Timing,
 )
 
@@ -33,16 +33,16 @@ def random_profile(
         batch_size=batch_size,
         layers=layers,
         tensors=tensors,
-        tables=(TableFacts(name="t", work=1.0),),
+        tables=(TableLoad(name="t", work=1.0),),
         timings=timings,
         pools=_random_pool_timings(rng, pools),
     )
 
 
-def _random_layers(rng: np.random.Generator, num_layers: int) -> tuple[LayerFacts, ...]:
+def _random_layers(rng: np.random.Generator, num_layers: int) -> tuple[LayerInfo, ...]:
     embeds = [True] + [bool(rng.random() < 0.2) for _ in range(num_layers - 1)]
     return tuple(
-        LayerFacts(
+        LayerInfo(
             name=f"layer{place}",
             kind="embedding" if embed else "fc",
             is_embedding=embed,
@@ -55,7 +55,7 @@ def _random_layers(rng: np.random.Generator, num_layers: int) -> tuple[LayerFact
     )
 
 
-def _random_tensors(rng: np.random.Generator, names: list[str]) -> tuple[TensorFacts, ...]:
+def _random_tensors(rng: np.random.Generator, names: list[str]) -> tuple[TensorInfo, ...]:
     """Each layer's output goes to the next one, sometimes to one further on as well."""
     num_layers = len(names)
     tensors = []
@@ -64,7 +64,7 @@ def _random_tensors(rng: np.random.Generator, names: list[str]) -> tuple[TensorF
         if i + 2 < num_layers and rng.random() < 0.3:
             readers.add(int(rng.integers(i + 2, num_layers)))
         tensors.append(
-            TensorFacts(
+            TensorInfo(
                 name=f"t{i}",
                 writer=names[i],
                 readers=tuple(names[r] for r in sorted(readers)),

@@ -15,9 +15,10 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
 from heterps_hpc.model import Lookup, Model, TableSpec, dense, embedding
-from heterps_hpc.plan.planner import PlanningResult, layout_from, make_plan, show
-from heterps_hpc.plan.terminal import money_line, summary_lines
-from heterps_hpc.profile import LayerFacts, Profile, TableFacts, TensorFacts, Timing
+from heterps_hpc.plan.planner import layout_from, make_plan
+from heterps_hpc.plan.terminal import money_line, show, summary_lines
+from heterps_hpc.planning_result import PlanningResult
+from heterps_hpc.profile import LayerInfo, Profile, TableLoad, TensorInfo, Timing
 from heterps_hpc.profiling.data_sheets import load_sheet, profile_from_sheets, sheet_names
 from tests.plan.instances import random_cluster
 
@@ -38,7 +39,7 @@ def small_model(name: str = "small") -> Model:
 
 
 def small_cluster(**changes: Any) -> Cluster:
-    """A cheap slow pool and a dear fast one."""
+    """A cheap slow pool and an expensive fast one."""
     cpu = {"name": "cpu", "price_per_hour": 0.04, "max_ranks": 8, "cores_per_node": 8}
     gpu = {"name": "gpu", "price_per_hour": 2.42, "max_ranks": 4, "cores_per_node": 8}
     pools = [Pool.parse({**cpu, **changes}, "cpu"), Pool.parse(gpu, "gpu")]
@@ -53,17 +54,15 @@ def small_profile(model: Model, **changes: Any) -> Profile:
         "model_fingerprint": model.fingerprint(),
         "batch_size": 1000,
         "layers": (
-            LayerFacts(
-                name="embedding", kind="embedding", is_embedding=True, table_bytes_total=1e6
-            ),
-            LayerFacts(name="fc1", kind="fc", weight_bytes_total=1e4),
-            LayerFacts(name="loss", kind="loss"),
+            LayerInfo(name="embedding", kind="embedding", is_embedding=True, table_bytes_total=1e6),
+            LayerInfo(name="fc1", kind="fc", weight_bytes_total=1e4),
+            LayerInfo(name="loss", kind="loss"),
         ),
         "tensors": (
-            TensorFacts(name="rows", writer="embedding", readers=("fc1",), bytes_per_sample=16),
-            TensorFacts(name="score", writer="fc1", readers=("loss",), bytes_per_sample=4),
+            TensorInfo(name="rows", writer="embedding", readers=("fc1",), bytes_per_sample=16),
+            TensorInfo(name="score", writer="fc1", readers=("loss",), bytes_per_sample=4),
         ),
-        "tables": (TableFacts(name="t", work=1.0, bytes_total=1e6),),
+        "tables": (TableLoad(name="t", work=1.0, bytes_total=1e6),),
         "timings": tuple(
             Timing(layer=layer, pool=pool, compute_seconds=value, compute_parallel=0.95)
             for pool, values in seconds.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heterps_hpc.plan.cost_model import StageTable, within_limits
+from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.exact import solver
 from heterps_hpc.plan.exact.solver import solve
 from heterps_hpc.plan.problem import Problem
@@ -36,7 +36,7 @@ def _limits_bind(problem: Problem) -> bool:
     """Whether the fastest plan would break a limit that its stages share, if it were let."""
     roomy = problem.with_limits(np.full_like(problem.pools.limit, LOOSE))
     best = solve(StageTable(roomy), objective="seconds", seconds=20).choices
-    return best is not None and not within_limits(problem, best)
+    return best is not None and bool(StageTable(problem).evaluate(best).over_limit)
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -108,5 +108,5 @@ def test_many_stages_on_shared_pools_are_certified(
     best = solve(StageTable(tight), seconds=60)
     assert best.proven
     assert best.choices is not None
-    assert within_limits(problem, best.choices)
+    assert not StageTable(problem).evaluate(best.choices).over_limit
     assert calls

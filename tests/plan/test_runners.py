@@ -7,6 +7,7 @@ import io
 import math
 import time
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -15,11 +16,10 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.plan import planner
 from heterps_hpc.plan.cost_model import StageTable, stages_of
 from heterps_hpc.plan.exact.solver import solve
-from heterps_hpc.plan.explain import Best
-from heterps_hpc.plan.planner import layout_from, make_plan, show
+from heterps_hpc.plan.explain import Best, next_placement, runners_up, why
+from heterps_hpc.plan.planner import layout_from, make_plan
 from heterps_hpc.plan.problem import problem_of_job
-from heterps_hpc.plan.runners_up import next_placement, runners_up, why
-from heterps_hpc.plan.terminal import summary_lines
+from heterps_hpc.plan.terminal import show, summary_lines
 from tests.plan.enumeration import all_plans
 from tests.plan.instances import random_problem
 from tests.plan.test_make import small_cluster, small_job, small_model, small_profile
@@ -95,7 +95,7 @@ def test_why_a_plan_loses_names_hours_and_price() -> None:
 
 def test_the_table_shows_runners_up_memory_and_money_per_epoch() -> None:
     text = _text(small_job())
-    for word in ("runner-up plans", "why it loses", "GB per rank", "$/epoch"):
+    for word in ("runner-up plans", "why it loses", "GB per rank", "/epoch"):
         assert word in text
     assert "snapshot" not in text  # nothing is saved beside training
 
@@ -110,8 +110,9 @@ def test_saves_beside_training_need_memory_for_their_copies() -> None:
     profile, cluster = small_profile(model), small_cluster()
     plain = StageTable(problem_of_job(profile, cluster, job, 1e6))
     doubled = StageTable(problem_of_job(profile, cluster, saving, 1e6))
-    assert (doubled.memory[1] == plain.memory[0]).all()
-    assert not plain.memory[1].any()
+    pairs = np.arange(len(plain.pairs))
+    assert (doubled.memory(pairs, 2).snapshot == plain.memory(pairs, 2).tables).all()
+    assert not plain.memory(pairs, 2).snapshot.any()
 
 
 def test_a_snapshot_that_does_not_fit_is_named_as_the_cause() -> None:
@@ -128,7 +129,7 @@ def test_a_snapshot_that_does_not_fit_is_named_as_the_cause() -> None:
     saving = job.model_copy(
         update={"checkpoint": job.checkpoint.model_copy(update={"every_minutes": 5.0})}
     )
-    with pytest.raises(UserError, match="saves beside training"):
+    with pytest.raises(UserError, match="saves alongside training"):
         make_plan(saving, one, full, model, 1e6)
 
 

@@ -20,7 +20,7 @@ from heterps_hpc.layout import (
     Stage,
     StageEstimate,
 )
-from heterps_hpc.profile import LayerFacts, Profile, TensorFacts, Timing
+from heterps_hpc.profile import LayerInfo, Profile, TensorInfo, Timing
 from heterps_hpc.rundir import RunDir
 
 LAYERS = ("embed", "bottom", "interact", "top_1", "top_2", "top_3", "score")
@@ -64,7 +64,7 @@ CHOSEN = plan("rl", [("cpu", 1, 2), ("gpu", 4, 1), ("cpu", 2, 1)], 0.00201, 61_0
 
 
 def cluster() -> Cluster:
-    """A cheap pool that was measured and a dear one from a data sheet."""
+    """A cheap pool that was measured and an expensive one from a data sheet."""
     return Cluster(
         name="made-up",
         pools=(
@@ -113,9 +113,9 @@ def profile() -> Profile:
         model="ctrdnn",
         model_fingerprint="0" * 16,
         batch_size=4096,
-        layers=tuple(LayerFacts(name=name, kind="fc") for name in LAYERS),
+        layers=tuple(LayerInfo(name=name, kind="fc") for name in LAYERS),
         tensors=tuple(
-            TensorFacts(name=name, writer=writer, readers=readers, bytes_per_sample=size)
+            TensorInfo(name=name, writer=writer, readers=readers, bytes_per_sample=size)
             for name, writer, readers, size in tensors
         ),
         timings=tuple(
@@ -128,7 +128,7 @@ def profile() -> Profile:
 
 def planning() -> dict[str, Any]:
     """What the planner considered."""
-    rivals = [
+    baselines = [
         plan("greedy", [("cpu", 2, 3), ("gpu", 5, 1)], 0.0027, 66_000.0),
         plan("heuristic", [("cpu", 1, 4), ("gpu", 6, 1)], 0.0031, 70_000.0),
         plan("gpu-only", [("gpu", 7, 2)], 0.0094, 93_000.0),
@@ -145,7 +145,7 @@ def planning() -> dict[str, Any]:
         "num_placements": 12_345,
         "scheduler_seconds": 1.4,
         "estimated_pools": ["gpu"],
-        "alternatives": [rival.model_dump(mode="json") for rival in rivals],
+        "alternatives": [baseline.model_dump(mode="json") for baseline in baselines],
         "without_plan": ["cpu-only"],
         "memory": [
             {"tables": 3e9, "snapshot": 1e9, "dense": 5e8, "dense_on_device": False, "limit": 8e9},

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from heterps_hpc.report import words
+from heterps_hpc import format as fmt
 from heterps_hpc.report.inputs import Run, read_run
+from heterps_hpc.report.outcome import choices, prediction_error
 from heterps_hpc.report.phases import OTHER, legend, rank_times, stage_times
 from heterps_hpc.report.spending import attempts, spending
 from heterps_hpc.report.traffic import flows
-from heterps_hpc.report.verdict import choices, prediction_error
 from heterps_hpc.rundir import RunDir
 from tests.report.made_up import EPOCH, history, planning, summary, write_run
 
@@ -28,30 +28,30 @@ def run(run_dir: RunDir) -> Run:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (words.money(12.4), "$12.40"),
-        (words.money(1234567.891), "$1,234,567.89"),
-        (words.money(0.0020149), "$0.00201"),
-        (words.money(0), "$0"),
-        (words.money(3e-9), "$3.00e-09"),
-        (words.rate(61_951.4), "61,951"),
-        (words.rate(12.3456), "12.3"),
-        (words.seconds(0.000012), "12.0 µs"),
-        (words.seconds(0.0336), "33.6 ms"),
-        (words.seconds(16.1), "16.1 s"),
-        (words.seconds(600), "10 min"),
-        (words.seconds(7290), "2 h 02 min"),
-        (words.seconds(float("nan")), "–"),
-        (words.size(999), "999 B"),
-        (words.size(1664), "1.66 kB"),
-        (words.size(5.5e20), "550,000 PB"),
-        (words.percent(0.343), "34.3 %"),
-        (words.signed_percent(-0.03), "−3.0 %"),
-        (words.plural(1, "rank"), "1 rank"),
-        (words.plural(1200, "rank"), "1,200 ranks"),
-        (words.shorten("abcdef", 4), "abc…"),
+        (fmt.money(12.4), "$12.40"),
+        (fmt.money(1234567.891), "$1,234,567.89"),
+        (fmt.money(0.0020149), "$0.00201"),
+        (fmt.money(0), "$0"),
+        (fmt.money(3e-9), "$3.00e-09"),
+        (fmt.rate(61_951.4), "61,951"),
+        (fmt.rate(12.3456), "12.3"),
+        (fmt.seconds(0.000012), "12.0 µs"),
+        (fmt.seconds(0.0336), "33.6 ms"),
+        (fmt.seconds(16.1), "16.1 s"),
+        (fmt.seconds(600), "10 min"),
+        (fmt.seconds(7290), "2 h 02 min"),
+        (fmt.seconds(float("nan")), "–"),
+        (fmt.size(999), "999 B"),
+        (fmt.size(1664), "1.66 kB"),
+        (fmt.size(5.5e20), "550,000 PB"),
+        (fmt.percent(0.343), "34.3 %"),
+        (fmt.signed_percent(-0.03), "−3.0 %"),
+        (fmt.plural(1, "rank"), "1 rank"),
+        (fmt.plural(1200, "rank"), "1,200 ranks"),
+        (fmt.shorten("abcdef", 4), "abc…"),
     ],
 )
-def test_words(text: str, expected: str) -> None:
+def test_numbers_as_text(text: str, expected: str) -> None:
     assert text == expected
 
 

@@ -52,7 +52,7 @@ def test_says_what_a_reader_came_for(whole: RunDir) -> None:
     for expected in (
         "which is the certified optimum",
         "Predicted 61,000 samples/s, measured 62,000: +1.6 %.",
-        "none found as cheap a plan, 3 a dearer one (greedy +34.3 % … gpu-only +367.7 %)",
+        "none found as cheap a plan, 3 a more expensive one (greedy +34.3 % … gpu-only +367.7 %)",
         "1 none that meets the floor",
         "gpu (estimated)",
         "AUC 0.7375",

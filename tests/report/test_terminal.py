@@ -24,7 +24,7 @@ def printed(path: Path, width: int = 100) -> str:
     return console.file.getvalue()
 
 
-def test_shows_the_verdict_the_table_and_where_the_page_is(tmp_path: Path) -> None:
+def test_shows_the_outcome_the_table_and_where_the_page_is(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     text = " ".join(printed(run.path).replace("│", " ").split())
     assert "measured 62,000: +1.6 %." in text

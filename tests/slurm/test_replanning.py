@@ -20,7 +20,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch import local
 from heterps_hpc.launch.slurm import follow
 from heterps_hpc.layout import Layout
-from heterps_hpc.profile import LayerFacts, Profile, TensorFacts, Timing
+from heterps_hpc.profile import LayerInfo, Profile, TensorInfo, Timing
 from heterps_hpc.rundir import RunDir
 from tests.faults.runs import Learned, different_bits, different_numbers
 from tests.launch.values import ROOT
@@ -83,11 +83,11 @@ def made_up_profile(job: Job) -> Profile:
         model_fingerprint=model.fingerprint(),
         batch_size=job.train.batch_size,
         layers=tuple(
-            LayerFacts(name=layer.name, kind=layer.kind, is_embedding=layer.name == first)
+            LayerInfo(name=layer.name, kind=layer.kind, is_embedding=layer.name == first)
             for layer in model.layers
         ),
         tensors=tuple(
-            TensorFacts(name=one, writer=one, readers=(two,), bytes_per_sample=16)
+            TensorInfo(name=one, writer=one, readers=(two,), bytes_per_sample=16)
             for one, two in pairwise(layers)
         ),
         timings=tuple(

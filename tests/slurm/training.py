@@ -9,9 +9,10 @@ from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.launch import slurm as launcher
-from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.sharding import bind_plan
 from tests.faults.runs import Learned, learned
 from tests.slurm.client import SlurmClient
 from tests.slurm.launching import CLUSTER, Launched

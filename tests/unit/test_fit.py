@@ -5,14 +5,14 @@ import pytest
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import starts
 from heterps_hpc.config import Job
-from heterps_hpc.profile import LayerFacts, PoolTiming
+from heterps_hpc.profile import LayerInfo, PoolTiming
 from heterps_hpc.profiling.fit import amdahl, fit_profile
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 
 CLUSTER = Cluster.parse(
     {"pools": [{"name": "cpu", "price_per_hour": 1, "cores_per_node": 4, "max_nodes": 2}]}, "test"
 )
-LAYERS = (LayerFacts(name="fc", kind="linear", weight_bytes_total=1e6),)
+LAYERS = (LayerInfo(name="fc", kind="linear", weight_bytes_total=1e6),)
 
 
 def measured(num_ranks: int, node_ranks: int, seconds: float) -> Measured:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.errors import UserError
-from heterps_hpc.layout import Layout, Stage, bind_plan, deal_shards
+from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.model import Layer, Lookup, Model, TableSpec, embedding
+from heterps_hpc.sharding import assign_shards, bind_plan
 
 CLUSTER = Cluster.parse(
     {
@@ -70,13 +71,13 @@ def test_round_trip_through_json(tmp_path: Path) -> None:
     st.integers(1, 9),
     st.integers(1, 16),
 )
-def test_every_partition_is_dealt_exactly_once(
+def test_every_partition_is_assigned_exactly_once(
     loads: dict[str, float], num_ranks: int, num_partitions: int
 ) -> None:
-    dealt = deal_shards(loads, num_ranks, num_partitions)
+    assigned = assign_shards(loads, num_ranks, num_partitions)
     held = sorted(
         (shard.table, partition)
-        for shards in dealt
+        for shards in assigned
         for shard in shards
         for partition in range(shard.first_partition, shard.last_partition)
     )
@@ -84,14 +85,14 @@ def test_every_partition_is_dealt_exactly_once(
 
 
 def test_equal_tables_stay_whole_and_a_giant_is_cut() -> None:
-    whole = deal_shards({f"t{i}": 1.0 for i in range(6)}, 3, 64)
+    whole = assign_shards({f"t{i}": 1.0 for i in range(6)}, 3, 64)
     assert [len(shards) for shards in whole] == [2, 2, 2]
-    cut = deal_shards({"giant": 10.0, "dwarf": 1.0}, 2, 64)
+    cut = assign_shards({"giant": 10.0, "dwarf": 1.0}, 2, 64)
     assert sum(shard.table == "giant" for shards in cut for shard in shards) == 2
 
 
 def test_a_plan_beyond_a_pool_is_refused() -> None:
-    with pytest.raises(UserError, match="room for 2 ranks, the plan wants 3"):
+    with pytest.raises(UserError, match="has 2 ranks, the plan needs 3"):
         bind(stages(("cpu", ("embedding",), 1), ("gpu", ("fc", "top"), 3)))
 
 
@@ -141,13 +142,13 @@ def test_models_that_are_wired_wrongly_are_refused(layers: tuple[Layer, ...], wo
 
 
 def test_pieces_of_a_cut_table_stay_apart() -> None:
-    dealt = deal_shards({"a": 6.0, "b": 3.0, "c": 3.0}, num_ranks=3, num_partitions=8)
-    assert all(sum(shard.table == "a" for shard in shards) <= 1 for shards in dealt)
+    assigned = assign_shards({"a": 6.0, "b": 3.0, "c": 3.0}, num_ranks=3, num_partitions=8)
+    assert all(sum(shard.table == "a" for shard in shards) <= 1 for shards in assigned)
 
 
-def test_tables_of_equal_load_are_dealt_as_neighbours() -> None:
-    dealt = deal_shards({f"s{i}": 1.0 for i in range(6)}, num_ranks=2, num_partitions=8)
-    assert [[shard.table for shard in shards] for shards in dealt] == [
+def test_tables_of_equal_load_are_assigned_as_neighbours() -> None:
+    assigned = assign_shards({f"s{i}": 1.0 for i in range(6)}, num_ranks=2, num_partitions=8)
+    assert [[shard.table for shard in shards] for shards in assigned] == [
         ["s0", "s1", "s2"],
         ["s3", "s4", "s5"],
     ]

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heterps_hpc.plan.cost_model import StageTable
+from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable
 from heterps_hpc.plan.problem import Floats, Ints
+
+EVERY_RANK_COUNT_UP_TO = 256  # beyond, rank counts go in steps of 1/128
 
 Run = tuple[int, int, int]  # first layer, last layer, pool
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class StageOptions:
     """Every stage with every number of ranks that may be part of a best plan, as flat arrays."""
 
     num_layers: int
@@ -30,14 +32,20 @@ class Options:
     pool: Ints
     ranks: Ints
     ET: Floats
-    e: Floats  # what it adds to the sum of equation 4
-    M: Floats  # what it adds to the maximum of equation 4
-    X: Floats  # seconds of tables that work ahead
-    c: Floats  # $/hour, nodes shared
+    chain_seconds: Floats  # ET, or 0 for tables that prefetch: the terms of equation 4
+    prefetch_seconds: Floats  # ET of tables that prefetch, else 0
+    per_hour: Floats  # $, nodes shared
     starts: Ints  # where each (pair, pool) begins
 
     def __len__(self) -> int:
         return len(self.ET)
+
+    def choices(self, path: Sequence[int]) -> tuple[Choice, ...]:
+        """The stages of a path."""
+        return tuple(
+            Choice(int(self.first[i]), int(self.last[i]), int(self.pool[i]), int(self.ranks[i]))
+            for i in path
+        )
 
     def best(self, values: Floats) -> Floats:
         """The least value of each (pair, pool) over its numbers of ranks, [pairs, P]."""
@@ -53,13 +61,13 @@ def make_options(
     table: StageTable,
     runs: Sequence[Run] | None = None,
     *,
-    columns: Ints | None = None,
+    counts: Ints | None = None,
     floor: bool = True,
-) -> Options:
-    """Options that fit, meet the floor, and are not slower than one with fewer ranks.
+) -> StageOptions:
+    """StageOptions that fit, meet the floor, and are not slower than one with fewer ranks.
 
-    All stages, or only those given as (first, last, pool); all rank counts, or some columns of
-    them; with `floor` off, also stages that are too slow for the floor.
+    All stages, or only those given as (first, last, pool); all rank counts, or only some;
+    with `floor` off, also stages that are too slow for the floor.
     """
     num_pools = table.problem.num_pools
     if runs is None:
@@ -68,18 +76,17 @@ def make_options(
     else:
         pairs = np.array([table.pair_index[first, last] for first, last, _ in runs])
         pools = np.array([pool for _, _, pool in runs])
-    columns = np.arange(len(table.ranks)) if columns is None else columns
-    et = table.ET[pairs, pools][:, columns]
-    longest = table.problem.longest_batch * (1 + 1e-12) if floor else np.inf
-    valid = table.fits[pairs, pools][:, columns] & (et <= longest)
+    counts = rank_counts(table) if counts is None else counts
+    et = table.stage_seconds(pairs[:, None], pools[:, None], counts)
+    longest = table.problem.longest_batch * (1 + ROUNDING) if floor else np.inf
+    valid = table.fits(pairs[:, None], pools[:, None], counts) & (et <= longest)
     et = np.where(valid, et, np.inf)
     fastest_so_far = np.minimum.accumulate(et, axis=1)
     before = np.concatenate([np.full((len(et), 1), np.inf), fastest_so_far[:, :-1]], axis=1)
     row, column = np.nonzero(et < before)
     pair, pool, seconds = pairs[row], pools[row], et[row, column]
-    column = columns[column]
-    joins = table.in_sum[pair]
-    return Options(
+    ranks, in_chain = counts[column], table.in_chain[pair]
+    return StageOptions(
         num_layers=table.problem.num_layers,
         num_pools=num_pools,
         pair_index=table.pair_index,
@@ -87,14 +94,24 @@ def make_options(
         first=table.pairs[pair, 0],
         last=table.pairs[pair, 1],
         pool=pool,
-        ranks=table.ranks[column],
+        ranks=ranks,
         ET=seconds,
-        e=np.where(joins, seconds, 0.0),
-        M=np.where(joins, seconds, 0.0),
-        X=np.where(joins, 0.0, seconds),
-        c=table.rate[pool, column],
+        chain_seconds=np.where(in_chain, seconds, 0.0),
+        prefetch_seconds=np.where(in_chain, 0.0, seconds),
+        per_hour=table.rate(pool, ranks),
         starts=np.flatnonzero(np.diff(row, prepend=-1)),
     )
+
+
+def rank_counts(table: StageTable) -> Ints:
+    """Candidate numbers of ranks of one stage."""
+    limits = table.problem.pools.limit
+    counts = np.arange(1, min(int(limits.max()), EVERY_RANK_COUNT_UP_TO) + 1)
+    if limits.max() > EVERY_RANK_COUNT_UP_TO:
+        steps = np.log(limits.max() / EVERY_RANK_COUNT_UP_TO) * 128
+        more = np.geomspace(EVERY_RANK_COUNT_UP_TO, limits.max(), int(steps) + 2)
+        counts = np.concatenate([counts, more.astype(np.int64), limits])
+    return np.unique(counts)
 
 
 def but_own(values: Floats) -> Floats:
@@ -117,7 +134,7 @@ class Ways:
     whole: float
 
 
-def least_ways(options: Options, weight: Floats, *, bottleneck: bool = False) -> Ways:
+def least_ways(options: StageOptions, weight: Floats, *, bottleneck: bool = False) -> Ways:
     """Shortest paths both ways; the sum of weights, or their maximum."""
     join = np.maximum if bottleneck else np.add
     num = options.num_layers
@@ -136,8 +153,8 @@ def least_ways(options: Options, weight: Floats, *, bottleneck: bool = False) ->
     return Ways(after, before, whole)
 
 
-def shortest_path(options: Options, weight: Floats, ways: Ways) -> list[int]:
-    """Options of one lightest path."""
+def shortest_path(options: StageOptions, weight: Floats, ways: Ways) -> list[int]:
+    """StageOptions of one lightest path."""
     chosen: list[int] = []
     position, pool = 0, -1
     while position < options.num_layers:

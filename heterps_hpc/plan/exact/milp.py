@@ -3,13 +3,14 @@
 Where several stages share the limit of a pool, labels can hardly be compared: every one has used
 other ranks. A solver that branches on the whole plan does not mind. Per option o one binary x_o:
 
-    path        Σ x_o that start at a position = Σ that end there; one starts at 0
-    neighbours  Σ x_o on a pool that start at or end at a position ≤ 1: stages are maximal runs
-    limits      Σ ranks_o · x_o ≤ limit of the pool;  units of node-billed pools are integers
-    maximum     M ≥ Σ M_o · x_o over the options that cover a layer (exactly one does), X likewise
-    seconds     T ≥ Σ e_o · x_o / m + (1 − 1/m) · M,   T ≥ X,   T ≤ longest
-    money       low ≤ C = Σ c_o · x_o ≤ high
-    minimise    T + λ · C, with λ the slope of the chord of T · C = Z over the interval
+    path          Σ x_o that start at a position = Σ that end there; one starts at 0
+    neighbours    Σ x_o on a pool that start at or end at a position ≤ 1: stages are maximal runs
+    limits        Σ ranks_o · x_o ≤ limit of the pool;  units of node-billed pools are integers
+    chain_max     M ≥ Σ chain_o · x_o over the options that cover a layer (exactly one does)
+    prefetch_max  X ≥ Σ prefetch_o · x_o, likewise
+    seconds       T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M,   T ≥ X,   T ≤ longest   (equation 4)
+    money         low ≤ C = Σ per_hour_o · x_o ≤ high
+    minimise      T + λ · C, with λ the slope of the chord of T · C = Z over the interval
 
 HiGHS keeps to integers and bounds within 1e-6, so what it proves holds within `TOLERANCE`.
 """
@@ -25,11 +26,11 @@ from scipy.optimize import Bounds as Box
 from scipy.optimize import LinearConstraint, milp
 
 from heterps_hpc.plan.exact.bounds import Bounds
-from heterps_hpc.plan.exact.graph import Options
+from heterps_hpc.plan.exact.graph import StageOptions
 from heterps_hpc.plan.problem import Floats, Ints
 
 TOLERANCE = 1e-6
-MOST_OPTIONS = 8_000  # beyond, the interval is better cut first
+MAX_OPTIONS = 8_000  # beyond, the interval is better cut first
 SCALE = 1e3  # seconds and $/hour are scaled to this size, far above HiGHS's absolute tolerances
 
 
@@ -76,7 +77,7 @@ class _Rows:
 
 
 def best_of_interval(
-    options: Options, picked: Ints, bounds: Bounds, seconds: float, gap: float = TOLERANCE / 10
+    options: StageOptions, picked: Ints, bounds: Bounds, seconds: float, gap: float = TOLERANCE / 10
 ) -> Answer:
     """The best plan of an interval made of the picked options, within the time and the gap."""
     num = len(picked)
@@ -125,7 +126,7 @@ def best_of_interval(
     return Answer(path, bound if math.isfinite(bound) else 0.0, result.status == 0)
 
 
-def _paths(rows: _Rows, options: Options, picked: Ints) -> None:
+def _paths(rows: _Rows, options: StageOptions, picked: Ints) -> None:
     """One path over the layers, whose neighbouring stages are on different pools."""
     column, ones = np.arange(len(picked)), np.ones(len(picked))
     first, end, pool = options.first[picked], options.last[picked] + 1, options.pool[picked]
@@ -141,7 +142,7 @@ def _paths(rows: _Rows, options: Options, picked: Ints) -> None:
 
 
 def _limits(
-    rows: _Rows, options: Options, picked: Ints, bounds: Bounds, shared: Ints, first_unit: int
+    rows: _Rows, options: StageOptions, picked: Ints, bounds: Bounds, shared: Ints, first_unit: int
 ) -> None:
     """Ranks of each pool; where nodes are billed whole, as many units as hold its ranks."""
     pools = bounds.problem.pools
@@ -158,7 +159,7 @@ def _limits(
 
 
 def _maxima(
-    rows: _Rows, options: Options, picked: Ints, by_time: float, columns: tuple[int, int]
+    rows: _Rows, options: StageOptions, picked: Ints, by_time: float, columns: tuple[int, int]
 ) -> None:
     """M and X are at least what the stage of any layer adds to them."""
     length = options.last[picked] - options.first[picked] + 1
@@ -166,7 +167,9 @@ def _maxima(
     begins = np.cumsum(length) - length
     layer = np.arange(length.sum()) - np.repeat(begins - options.first[picked], length)
     every = np.arange(options.num_layers)
-    for part, column in zip((options.M, options.X), columns, strict=True):
+    for part, column in zip(
+        (options.chain_seconds, options.prefetch_seconds), columns, strict=True
+    ):
         value = (part[picked] * by_time)[option]
         some = value > 0
         rows.entries(layer[some], option[some], value[some])
@@ -176,17 +179,17 @@ def _maxima(
 
 def _seconds(
     rows: _Rows,
-    options: Options,
+    options: StageOptions,
     picked: Ints,
     by_time: float,
     micro_batches: int,
     columns: tuple[int, int, int],
 ) -> None:
-    """Equation 4: the sum and the maximum of the chain, and the tables that work ahead."""
+    """Equation 4: the sum and the maximum of the chain, and the tables that prefetch."""
     M, X, T = columns
     num, m = len(picked), micro_batches
     zeros = np.zeros(num + 2, dtype=np.int64)
-    weights = np.concatenate([options.e[picked] * by_time / m, [1 - 1 / m, -1.0]])
+    weights = np.concatenate([options.chain_seconds[picked] * by_time / m, [1 - 1 / m, -1.0]])
     rows.entries(zeros, np.concatenate([np.arange(num), [M, T]]), weights)
     rows.entries(np.array([1, 1]), np.array([X, T]), np.array([1.0, -1.0]))
     rows.end_block(np.full(2, -np.inf), np.zeros(2))
@@ -194,7 +197,7 @@ def _seconds(
 
 def _money(
     rows: _Rows,
-    options: Options,
+    options: StageOptions,
     picked: Ints,
     by_money: float,
     bounds: Bounds,
@@ -208,6 +211,6 @@ def _money(
     units = np.arange(C + 1, C + 1 + len(shared))
     column = np.concatenate([mine, units, [C]])
     prices = pools.price[shared] if len(shared) else np.zeros(0)
-    value = np.concatenate([options.c[picked][mine] * by_money, prices * by_money, [-1.0]])
+    value = np.concatenate([options.per_hour[picked][mine] * by_money, prices * by_money, [-1.0]])
     rows.entries(np.zeros(len(column), dtype=np.int64), column, value)
     rows.end_block(np.zeros(1), np.zeros(1))

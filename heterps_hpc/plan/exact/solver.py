@@ -4,8 +4,8 @@ We minimise T · C (seconds per batch times $/hour) over all stage covers. Both 
 stages of a path, T also has a maximum, so neither a shortest path nor a linear programme will do.
 Instead the range of C is cut into intervals [xl, xu]. Within one, the chord of the hyperbola
 T · C = Z through its ends gives a price λ of money in seconds, for which a shortest path in
-e + λ·c is a lower bound on every plan of the interval (Z: the best plan so far). Intervals whose
-bound reaches Z are done; the others are searched by labels (labels.py), after
+seconds + λ·$/hour is a lower bound on every plan of the interval (Z: the best plan so far).
+Intervals whose bound reaches Z are done; the others are searched by labels (labels.py), after
 options that cannot be part of a better plan have been struck out, and halved if that is too much.
 
 Limits shared by stages of one pool, and nodes billed whole, enter only where a plan would break
@@ -24,12 +24,11 @@ from typing import Literal
 
 import numpy as np
 
-from heterps_hpc.plan.cost_model import Choice, StageTable, hourly_price
-from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Bounds, make_bounds
-from heterps_hpc.plan.exact.graph import Options, Run, least_ways, make_options, shortest_path
-from heterps_hpc.plan.exact.incumbent import Incumbent, offer
-from heterps_hpc.plan.exact.labels import Outcome, promising, search_labels
-from heterps_hpc.plan.exact.milp import MOST_OPTIONS, TOLERANCE, Answer, best_of_interval
+from heterps_hpc.plan.cost_model import Choice, StageTable, batch_seconds, money_of
+from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Bounds, Incumbent, make_bounds
+from heterps_hpc.plan.exact.graph import Run, StageOptions, least_ways, make_options, shortest_path
+from heterps_hpc.plan.exact.labels import SearchEnd, promising, search_labels
+from heterps_hpc.plan.exact.milp import MAX_OPTIONS, TOLERANCE, Answer, best_of_interval
 from heterps_hpc.plan.problem import Problem
 
 Objective = Literal["money", "seconds"]
@@ -58,22 +57,22 @@ def solve(
     runs: Sequence[Run] | None = None,
     seconds: float = math.inf,
     start: tuple[Choice, ...] | None = None,
-    most_intervals: float = math.inf,
+    max_intervals: float = math.inf,
 ) -> Solution:
     """The best plan over all placements, or over the rank counts of the given stages.
 
-    `most_intervals` bounds the effort whatever the machine's speed, so that a search that calls
+    `max_intervals` bounds the effort whatever the machine's speed, so that a search that calls
     this stays repeatable.
     """
     deadline = time.monotonic() + seconds
     options = make_options(table, runs)
-    incumbent = Incumbent(table.problem, objective == "money")
+    incumbent = Incumbent(table, objective == "money")
     if start is not None:
-        offer(table, incumbent, start)
+        incumbent.offer(start)
     if incumbent.choices is None or runs is None:
         _first_plans(table, options, incumbent)
     if objective == "seconds" or incumbent.choices is None:
-        fastest = incumbent if objective == "seconds" else Incumbent(table.problem, False)
+        fastest = incumbent if objective == "seconds" else Incumbent(table, False)
         bound = _fastest(table, options, fastest, deadline, any_plan=objective == "money")
         if objective == "seconds":
             return _solution(fastest, bound)
@@ -81,12 +80,13 @@ def solve(
             return Solution(
                 None, math.inf, 0.0 if bound < math.inf else math.inf, bound == math.inf
             )
-        offer(table, incumbent, fastest.choices)
-    return _solution(incumbent, _cheapest(table, options, incumbent, deadline, most_intervals))
+        incumbent.offer(fastest.choices)
+    return _solution(incumbent, _cheapest(table, options, incumbent, deadline, max_intervals))
 
 
 def _solution(incumbent: Incumbent, bound: float) -> Solution:
-    scale = incumbent.problem.num_batches / 3600.0 if incumbent.with_money else 1.0
+    problem = incumbent.table.problem
+    scale = money_of(problem, 1.0, 1.0) if incumbent.with_money else 1.0
     if incumbent.choices is None:
         return Solution(None, math.inf, bound * scale, bound == math.inf)
     value = incumbent.value * scale
@@ -94,42 +94,32 @@ def _solution(incumbent: Incumbent, bound: float) -> Solution:
     return Solution(incumbent.choices, value, value if proven else bound * scale, proven)
 
 
-def _first_plans(table: StageTable, options: Options, incumbent: Incumbent) -> None:
+def _first_plans(table: StageTable, options: StageOptions, incumbent: Incumbent) -> None:
     """Good plans to start from: shortest paths for many prices of money, few ranks per stage."""
     if not len(options):
         return
     limit = table.problem.pools.limit[options.pool]
-    scale = float(np.median(options.e + options.X) / np.median(options.c))
+    scale = float(np.median(options.ET) / np.median(options.per_hour))
     fastest = float(np.quantile(options.ET, 0.001))
     caps = [math.inf]  # where the slowest stage counts, try to do without slow ones
     if table.problem.micro_batches > 1:
         caps += list(np.geomspace(fastest, float(options.ET.max()), 10)[:-1])
     for share in (1, 2, 4):  # a share of each pool per stage, so that several stages fit
-        roomy = options.ranks <= np.maximum(1, limit // share)
+        modest = options.ranks <= np.maximum(1, limit // share)
         tries = [(math.inf, price) for price in (0.0, *np.geomspace(1e-3, 1e3, 13))]
         if not incumbent.with_money or incumbent.choices is None:
             tries += [(cap, 0.0) for cap in caps]
         for cap, price in tries:
-            weight = options.e + price * scale * options.c
-            weight = np.where(roomy & (cap >= options.ET), weight, np.inf)
+            weight = options.chain_seconds + price * scale * options.per_hour
+            weight = np.where(modest & (cap >= options.ET), weight, np.inf)
             path = shortest_path(options, weight, least_ways(options, weight))
             if path:
-                offer(table, incumbent, choices_of(options, path))
-
-
-def choices_of(options: Options, path: list[int]) -> tuple[Choice, ...]:
-    """The stages of a path."""
-    return tuple(
-        Choice(
-            int(options.first[i]), int(options.last[i]), int(options.pool[i]), int(options.ranks[i])
-        )
-        for i in path
-    )
+                incumbent.offer(options.choices(path))
 
 
 def _fastest(
     table: StageTable,
-    options: Options,
+    options: StageOptions,
     incumbent: Incumbent,
     deadline: float,
     *,
@@ -153,21 +143,21 @@ def _fastest(
             return high
         last = math.isinf(high) or high <= low * CLOSE
         target = high if last else low ** (1 - share) * high**share
-        trial = Incumbent(table.problem, False, target)
+        trial = Incumbent(table, False, target)
         inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
-        if inside is not None and _offer_paths(table, options, inside, incumbent):
+        if inside is not None and _offer_paths(options, inside, incumbent):
             continue
-        outcome = Outcome.DONE
+        outcome = SearchEnd.DONE
         if inside is not None:
             coupled = effort / FEW_PRODUCTS * FEW_COUPLED
             outcome = search_labels(table, options, inside, trial, deadline, effort, coupled)
         if trial.choices is not None:
-            offer(table, incumbent, trial.choices)
-        elif outcome is Outcome.DONE:
+            incumbent.offer(trial.choices)
+        elif outcome is SearchEnd.DONE:
             if last:
                 return high
             low, share = trial.value, 0.5
-        if outcome is Outcome.TOO_MANY and inside is not None:
+        if outcome is SearchEnd.TOO_MANY and inside is not None:
             gap = ROUGHLY if any_plan else TOLERANCE / 10
             answer = _by_milp(table, options, inside, trial, incumbent, deadline, gap)
             if answer is not None and math.isfinite(answer.bound):
@@ -181,31 +171,33 @@ def _fastest(
             else:  # too big for both: ask for less
                 share = max(share / 2, 1 / 64)
             effort *= 2
-        if outcome is Outcome.OUT_OF_TIME or time.monotonic() > deadline:
+        if outcome is SearchEnd.OUT_OF_TIME or time.monotonic() > deadline:
             return low
 
 
-def _descend(table: StageTable, options: Options, incumbent: Incumbent, deadline: float) -> None:
+def _descend(
+    table: StageTable, options: StageOptions, incumbent: Incumbent, deadline: float
+) -> None:
     """Faster plans in quick steps: shortest paths of stages a little faster than the best plan."""
     step = 0.9
     while incumbent.choices is not None and step < 0.99 and time.monotonic() < deadline:
-        trial = Incumbent(table.problem, False, incumbent.value * step)
+        trial = Incumbent(table, False, incumbent.value * step)
         inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
-        if inside is None or not _offer_paths(table, options, inside, incumbent):
+        if inside is None or not _offer_paths(options, inside, incumbent):
             step = (1 + step) / 2
 
 
-def _offer_paths(table: StageTable, options: Options, bounds: Bounds, incumbent: Incumbent) -> bool:
+def _offer_paths(options: StageOptions, bounds: Bounds, incumbent: Incumbent) -> bool:
     """Offer the plans that were met while the bounds were made; whether one is better."""
     before = incumbent.value
     for path in bounds.paths:
-        offer(table, incumbent, choices_of(options, path))
+        incumbent.offer(options.choices(path))
     return incumbent.value < before * (1 - TOLERANCE)
 
 
 def _by_milp(
     table: StageTable,
-    options: Options,
+    options: StageOptions,
     bounds: Bounds,
     trial: Incumbent,
     incumbent: Incumbent,
@@ -214,46 +206,46 @@ def _by_milp(
 ) -> Answer | None:
     """Hand an interval that labels cannot finish to HiGHS; None if it is too big for that."""
     picked = promising(options, bounds, trial)
-    if len(picked) > MOST_OPTIONS:
+    if len(picked) > MAX_OPTIONS:
         return None
     answer = best_of_interval(options, picked, bounds, deadline - time.monotonic(), gap)
     if answer.path:
-        offer(table, incumbent, choices_of(options, answer.path))
+        incumbent.offer(options.choices(answer.path))
     return answer
 
 
 def _cheapest(
     table: StageTable,
-    options: Options,
+    options: StageOptions,
     incumbent: Incumbent,
     deadline: float,
-    most_intervals: float,
+    max_intervals: float,
 ) -> float:
     """Search for the least money; returns a bound on T · C."""
-    least_c = least_ways(options, options.c).whole
+    least_c = least_ways(options, options.per_hour).whole
     least_t = _least_seconds(table.problem, options)
-    most_c = incumbent.value / least_t * (1 + 1e-9)
-    repeatable = most_intervals < math.inf  # then no programme that time may cut off
-    open_: list[tuple[float, float, float]] = [(0.0, least_c * (1 - 1e-12), most_c)]
+    max_c = incumbent.value / least_t * (1 + 1e-9)
+    repeatable = max_intervals < math.inf  # then no programme that time may cut off
+    open_: list[tuple[float, float, float]] = [(0.0, least_c * (1 - 1e-12), max_c)]
     while open_:
         bound, low, high = heapq.heappop(open_)
         if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
             continue
-        most_intervals -= 1
-        if time.monotonic() > deadline or most_intervals < 0:
+        max_intervals -= 1
+        if time.monotonic() > deadline or max_intervals < 0:
             return min([bound, *(entry[0] for entry in open_)])
         bounds = make_bounds(table.problem, options, incumbent, low, high)
         if bounds is None:
             continue
-        _offer_paths(table, options, bounds, incumbent)
+        _offer_paths(options, bounds, incumbent)
         bound = max(bound, bounds.root)
         narrow = high <= low * NARROW
         effort = math.inf if narrow and not repeatable else FEW_PRODUCTS
         coupled = math.inf if narrow and not repeatable else FEW_COUPLED
         outcome = search_labels(table, options, bounds, incumbent, deadline, effort, coupled)
-        if outcome is Outcome.OUT_OF_TIME or (narrow and outcome is Outcome.TOO_MANY):
+        if outcome is SearchEnd.OUT_OF_TIME or (narrow and outcome is SearchEnd.TOO_MANY):
             return min([bound, *(entry[0] for entry in open_)])
-        if outcome is Outcome.TOO_MANY:
+        if outcome is SearchEnd.TOO_MANY:
             middle = math.sqrt(low * high)
             if not repeatable and high <= low * WIDE:
                 answer = _by_milp(table, options, bounds, incumbent, incumbent, deadline)
@@ -267,18 +259,22 @@ def _cheapest(
     return incumbent.value
 
 
-def _split(table: StageTable, options: Options, answer: Answer, low: float, high: float) -> float:
+def _split(
+    table: StageTable, options: StageOptions, answer: Answer, low: float, high: float
+) -> float:
     """Where to cut an interval: at the plan that HiGHS found, which then is below no chord."""
     if answer.path:
-        at = hourly_price(table.problem, choices_of(options, answer.path))
+        at = table.evaluate(options.choices(answer.path)).per_hour
         if low * (1 + TOLERANCE) < at < high * (1 - TOLERANCE):
             return at
     return math.sqrt(low * high)
 
 
-def _least_seconds(problem: Problem, options: Options) -> float:
-    m = problem.micro_batches
-    e = least_ways(options, options.e).whole
-    most = least_ways(options, options.M, bottleneck=True).whole
-    ahead = least_ways(options, options.X, bottleneck=True).whole
-    return max(e / m + (1 - 1 / m) * most, ahead)
+def _least_seconds(problem: Problem, options: StageOptions) -> float:
+    chain_sum = least_ways(options, options.chain_seconds).whole
+    chain_max = least_ways(options, options.chain_seconds, bottleneck=True).whole
+    prefetch_max = least_ways(options, options.prefetch_seconds, bottleneck=True).whole
+    if not math.isfinite(chain_sum):
+        return math.inf
+    parts = np.array([chain_sum, chain_max, prefetch_max])
+    return float(batch_seconds(parts[0], parts[1], parts[2], problem.micro_batches))

@@ -9,7 +9,7 @@ import torch
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Schema
 from heterps_hpc.model import Layer, Lookup, Model, is_data_tensor
-from heterps_hpc.profile import LayerFacts, TableFacts, TensorFacts
+from heterps_hpc.profile import LayerInfo, TableLoad, TensorInfo
 from heterps_hpc.runtime.exchange.routes import Shapes
 from heterps_hpc.runtime.exchange.wire import make_wire
 
@@ -17,7 +17,7 @@ _STATES = {"sgd": 0.0, "adagrad": 1.0, "adam": 2.0}  # per element; row-wise Ada
 _KEY_AND_INDEX_BYTES = 24.0
 
 
-def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerFacts]:
+def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerInfo]:
     """Bytes and flops of every layer."""
     size = 8 if job.train.precision == "float64" else 4
     table_bytes = {fact.name: fact.bytes_total for fact in table_facts(model, job, manifest)}
@@ -28,7 +28,7 @@ def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> lis
         weights = _num_weights(layer)
         tables = {lookup.table for lookup in layer.lookups}
         facts.append(
-            LayerFacts(
+            LayerInfo(
                 name=layer.name,
                 kind=layer.kind,
                 is_embedding=layer.is_embedding,
@@ -44,7 +44,7 @@ def layer_facts(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> lis
     return facts
 
 
-def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorFacts]:
+def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorInfo]:
     """Tensors that a cut may have to carry."""
     size = make_wire(job.train).dtype.itemsize
     facts = []
@@ -54,7 +54,7 @@ def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorFacts]:
             if readers and not is_data_tensor(name):
                 width = prod(shapes[name])
                 facts.append(
-                    TensorFacts(
+                    TensorInfo(
                         name=name,
                         writer=layer.name,
                         readers=readers,
@@ -64,7 +64,7 @@ def tensor_facts(model: Model, shapes: Shapes, job: Job) -> list[TensorFacts]:
     return facts
 
 
-def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableFacts]:
+def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableLoad]:
     """Rows that a table will hold, and how much work its slots are per sample."""
     slots = {slot.name: slot for slot in manifest.slots}
     facts = []
@@ -78,7 +78,7 @@ def table_facts(model: Model, job: Job, manifest: Schema) -> list[TableFacts]:
         optimizer = job.train.sparse.optimizer
         state = 1.0 if optimizer == "adagrad_rowwise" else _STATES[optimizer] * table.dim
         row_bytes = 4 * (table.dim + state) + _KEY_AND_INDEX_BYTES
-        facts.append(TableFacts(name=table.name, work=work, bytes_total=rows * row_bytes))
+        facts.append(TableLoad(name=table.name, work=work, bytes_total=rows * row_bytes))
     return facts
 
 

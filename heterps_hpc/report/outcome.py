@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heterps_hpc import format as fmt
 from heterps_hpc.layout import Plan
-from heterps_hpc.report import words
 from heterps_hpc.report.inputs import Run
 from heterps_hpc.report.phases import is_wait, rank_times
-from heterps_hpc.report.records import Planning
 from heterps_hpc.report.spending import Spending, attempts
 
 
 @dataclass(frozen=True)
-class Choice:
+class SchedulerRow:
     """One row of the table of alternatives."""
 
     scheduler: str
@@ -30,17 +29,19 @@ def shape(plan: Plan) -> str:
     return " → ".join(f"{stage.pool}×{stage.num_ranks}" for stage in plan.stages)
 
 
-def choices(run: Run) -> list[Choice]:
+def choices(run: Run) -> list[SchedulerRow]:
     """The chosen plan and every alternative, cheapest first; those without a plan last."""
     chosen = run.layout.plan if run.layout else None
-    planning = run.planning or Planning()
-    floor = planning.floor or 0.0
+    planning = run.planning
+    floor = planning.floor if planning else 0.0
     plans = [] if chosen is None else [chosen]
     plans += [
-        plan for plan in planning.alternatives if not chosen or plan.scheduler != chosen.scheduler
+        plan
+        for plan in (planning.alternatives if planning else ())
+        if not chosen or plan.scheduler != chosen.scheduler
     ]
     rows = [
-        Choice(
+        SchedulerRow(
             plan.scheduler,
             plan is chosen,
             shape(plan),
@@ -53,7 +54,8 @@ def choices(run: Run) -> list[Choice]:
     ]
     rows.sort(key=lambda row: (not row.meets_floor, row.money, not row.is_chosen))
     return rows + [
-        Choice(name, False, "", None, None, False, None) for name in planning.without_plan
+        SchedulerRow(name, False, "", None, None, False, None)
+        for name in (planning.without_plan if planning else ())
     ]
 
 
@@ -66,27 +68,27 @@ def estimated_pools(run: Run) -> set[str]:
     return names
 
 
-def gap_words(plan: Plan) -> str:
+def gap_text(plan: Plan) -> str:
     """How near the optimum is, with the proof's strength."""
     if plan.gap is None or plan.optimum_money is None:
         return "not certified"
     if plan.gap_is_bound:
-        return f"at most {words.percent(plan.gap)}"
-    return words.percent(plan.gap)
+        return f"at most {fmt.percent(plan.gap)}"
+    return fmt.percent(plan.gap)
 
 
 def sentences(run: Run, spent: Spending | None) -> list[str]:
-    """The verdict, one idea each; nothing is said that the files do not show."""
+    """One idea each; nothing is claimed that the files do not show."""
     plan = run.layout.plan if run.layout else None
     lines = []
     if plan is not None:
         lines.append(_decision(run, plan))
-        rivals = _rivals(run, plan)
-        if rivals:
-            lines.append(rivals)
+        others = _others(run, plan)
+        if others:
+            lines.append(others)
     elif run.layout is not None:
-        lines.append(f"The layout of {words.plural(run.layout.num_ranks, 'rank')} has no plan.")
-    rest = (_truth(run, plan), _bill(plan, spent), _time(run), _starts(run))
+        lines.append(f"The layout of {fmt.plural(run.layout.num_ranks, 'rank')} has no plan.")
+    rest = (_prediction(run, plan), _bill(plan, spent), _time(run), _starts(run))
     return lines + [line for line in rest if line]
 
 
@@ -95,36 +97,36 @@ def _decision(run: Run, plan: Plan) -> str:
     estimated = estimated_pools(run)
     for stage in plan.stages:
         mark = " (estimated)" if stage.pool in estimated else ""
-        layers = words.plural(len(stage.layers), "layer")
-        where.append(f"{layers} on {words.plural(stage.num_ranks, 'rank')} of {stage.pool}{mark}")
-    text = f"{plan.scheduler} put {', then '.join(where)}: {words.money(plan.estimate.money)}"
+        layers = fmt.plural(len(stage.layers), "layer")
+        where.append(f"{layers} on {fmt.plural(stage.num_ranks, 'rank')} of {stage.pool}{mark}")
+    text = f"{plan.scheduler} put {', then '.join(where)}: {fmt.money(plan.estimate.money)}"
     if plan.gap is None or plan.optimum_money is None:
         return f"{text}; the optimum was not computed."
     if plan.gap_is_bound:
-        bound = words.money(plan.optimum_money)
-        return f"{text}; no plan can cost less than {bound}, so the gap is {gap_words(plan)}."
+        bound = fmt.money(plan.optimum_money)
+        return f"{text}; no plan can cost less than {bound}, so the gap is {gap_text(plan)}."
     if plan.gap < 5e-4:
         return f"{text}, which is the certified optimum."
-    return f"{text}; the optimum is {words.money(plan.optimum_money)}, {gap_words(plan)} away."
+    return f"{text}; the optimum is {fmt.money(plan.optimum_money)}, {gap_text(plan)} away."
 
 
-def _rivals(run: Run, plan: Plan) -> str:
+def _others(run: Run, plan: Plan) -> str:
     rows = [row for row in choices(run) if not row.is_chosen]
     able = [row for row in rows if row.money is not None and row.meets_floor]
     if not rows:
         return ""
-    dearer = [row for row in able if (row.money or 0) > plan.estimate.money * 1.0005]
-    text = f"It was compared with {words.plural(len(rows), 'other scheduler')}"
-    text += f": {len(able) - len(dearer) or 'none'} found as cheap a plan"
-    if dearer:
-        nearest, last = dearer[0], dearer[-1]
+    more_expensive = [row for row in able if (row.money or 0) > plan.estimate.money * 1.0005]
+    text = f"It was compared with {fmt.plural(len(rows), 'other scheduler')}"
+    text += f": {len(able) - len(more_expensive) or 'none'} found as cheap a plan"
+    if more_expensive:
+        nearest, last = more_expensive[0], more_expensive[-1]
         assert nearest.money is not None
         assert last.money is not None
-        low = words.signed_percent(nearest.money / plan.estimate.money - 1)
-        high = words.signed_percent(last.money / plan.estimate.money - 1)
+        low = fmt.signed_percent(nearest.money / plan.estimate.money - 1)
+        high = fmt.signed_percent(last.money / plan.estimate.money - 1)
         span = f"{nearest.scheduler} {low}"
-        text += f", {len(dearer)} a dearer one ({span}"
-        text += f" … {last.scheduler} {high})" if len(dearer) > 1 else ")"
+        text += f", {len(more_expensive)} a more expensive one ({span}"
+        text += f" … {last.scheduler} {high})" if len(more_expensive) > 1 else ")"
     if len(rows) > len(able):
         text += f", {len(rows) - len(able)} none that meets the floor"
     return text + "."
@@ -139,23 +141,23 @@ def prediction_error(run: Run) -> float | None:
     return run.summary.samples_per_second / predicted - 1 if predicted else None
 
 
-def _truth(run: Run, plan: Plan | None) -> str:
+def _prediction(run: Run, plan: Plan | None) -> str:
     if run.summary is None or not run.summary.samples_per_second:
         return ""
-    measured = words.rate(run.summary.samples_per_second)
+    measured = fmt.rate(run.summary.samples_per_second)
     error = prediction_error(run)
     if plan is None or error is None:
         return f"It trained {measured} samples/s."
-    predicted = words.rate(plan.estimate.samples_per_second)
-    return f"Predicted {predicted} samples/s, measured {measured}: {words.signed_percent(error)}."
+    predicted = fmt.rate(plan.estimate.samples_per_second)
+    return f"Predicted {predicted} samples/s, measured {measured}: {fmt.signed_percent(error)}."
 
 
 def _bill(plan: Plan | None, spent: Spending | None) -> str:
     if spent is None:
         return ""
-    text = f"It really cost {words.money(spent.money)} for {words.seconds(spent.seconds)} of nodes"
+    text = f"It cost {fmt.money(spent.money)} for {fmt.seconds(spent.seconds)} of nodes"
     if plan is not None:
-        text += f"; training was predicted to cost {words.money(plan.estimate.money)}"
+        text += f"; training was predicted to cost {fmt.money(plan.estimate.money)}"
     return text + "."
 
 
@@ -168,10 +170,10 @@ def _time(run: Run) -> str:
     if not work:
         return ""
     longest = sorted(work, key=lambda phase: -work[phase])[:2]
-    shares = " and ".join(f"{words.percent(work[p] / bar.total, 0)} {p}" for p in longest)
+    shares = " and ".join(f"{fmt.percent(work[p] / bar.total, 0)} {p}" for p in longest)
     return (
         f"The busiest rank ({bar.rank}, {bar.role or 'stage ' + str(bar.stage)}) worked "
-        f"{words.percent(bar.busy, 0)} of the time: {shares}."
+        f"{fmt.percent(bar.busy, 0)} of the time: {shares}."
     )
 
 
@@ -182,5 +184,5 @@ def _starts(run: Run) -> str:
     lost = sum(attempt.seconds for attempt in starts[:-1])
     return (
         f"It was started {len(starts)} times; the starts before the last held nodes for "
-        f"{words.seconds(lost)}."
+        f"{fmt.seconds(lost)}."
     )
