@@ -208,28 +208,41 @@ class StageTable:
         empty = np.clip(full - ranks, 0, others) / others
         return np.asarray(1 - (1 - pools.alone[pool]) * empty)
 
-    def compute_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
-        """CT, computing (equation 1)."""
-        terms = self._compute_terms
-        full_node = terms.serial[pair, pool] + terms.parallel[pair, pool] / ranks
+    def compute_seconds(
+        self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
+    ) -> Floats:
+        """CT, computing (equation 1); with `max_ranks`, see `stage_seconds`."""
+        terms, most = self._compute_terms, ranks if max_ranks is None else max_ranks
+        full_node = terms.serial[pair, pool] + terms.parallel[pair, pool] / most
         return np.asarray(full_node * self.relief(pool, ranks))
 
-    def move_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
-        """DT, moving data (equation 2)."""
+    def move_seconds(
+        self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
+    ) -> Floats:
+        """DT, moving data (equation 2); with `max_ranks`, see `stage_seconds`."""
         terms, k = self._move_terms, np.asarray(ranks, dtype=np.float64)
-        others = (k - 1) / k
+        most = k if max_ranks is None else np.asarray(max_ranks, dtype=np.float64)
+        exchanged = (k - 1) / k**2  # rises up to k = 2, then falls: least at an end
+        if max_ranks is not None:
+            exchanged = np.minimum(exchanged, (most - 1) / most**2)
         return np.asarray(
             terms.serial[pair, pool]
-            + terms.parallel[pair, pool] / k
-            + terms.exchange[pair, pool] * (others / k)
-            + terms.reduce[pair, pool] * others
+            + terms.parallel[pair, pool] / most
+            + terms.exchange[pair, pool] * exchanged
+            + terms.reduce[pair, pool] * ((k - 1) / k)
             + terms.reduce_latency[pair, pool] * (k - 1)
         )
 
-    def stage_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
-        """ET, a stage's seconds per batch (equation 3)."""
-        ct = self.compute_seconds(pair, pool, ranks)
-        dt = self.move_seconds(pair, pool, ranks)
+    def stage_seconds(
+        self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
+    ) -> Floats:
+        """ET, a stage's seconds per batch (equation 3).
+
+        With `max_ranks`, what no count from `ranks` to `max_ranks` goes below: each term at the end
+        of the range where it is least.
+        """
+        ct = self.compute_seconds(pair, pool, ranks, max_ranks)
+        dt = self.move_seconds(pair, pool, ranks, max_ranks)
         overlap = self.problem.pools.overlap[pool]
         return np.asarray(np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt))
 

@@ -6,6 +6,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heterps_hpc.plan.problem import OPTIMIZER_COPIES, Problem
 
 PlainStage = tuple[int, int, int, int]  # first, last, pool, ranks
@@ -15,10 +18,7 @@ def all_plans(problem: Problem) -> Iterator[tuple[tuple[PlainStage, ...], float,
     """(stages, seconds per batch, $/hour) of every plan within limits and memory."""
     pools = range(problem.num_pools)
     for placement in itertools.product(pools, repeat=problem.num_layers):
-        runs: list[tuple[int, int, int]] = []
-        for pool, group in itertools.groupby(range(problem.num_layers), key=placement.__getitem__):
-            members = list(group)
-            runs.append((members[0], members[-1], pool))
+        runs = _runs(placement)
         counts = [range(1, int(problem.pools.limit[run[2]]) + 1) for run in runs]
         for ranks in itertools.product(*counts):
             stages = tuple((*run, k) for run, k in zip(runs, ranks, strict=True))
@@ -34,16 +34,59 @@ def all_plans(problem: Problem) -> Iterator[tuple[tuple[PlainStage, ...], float,
             yield stages, plan_seconds(problem, stages), float(per_hour)
 
 
+def least_of_all(problem: Problem, longest: float = math.inf) -> tuple[float, float]:
+    """Least seconds, and least seconds × $/hour within `longest`, over all plans of few stages of
+    many ranks: the stages one by one in plain Python, their combinations by broadcasting."""
+    pools, m = problem.pools, problem.micro_batches
+    least, least_product = math.inf, math.inf
+    for placement in itertools.product(range(problem.num_pools), repeat=problem.num_layers):
+        runs = _runs(placement)
+        chain_sum, chain_max, prefetch = np.zeros(1), np.zeros(1), np.zeros(1)
+        used: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64) for _ in pools.names]
+        for axis, run in enumerate(runs):
+            counts = [k for k in range(1, int(pools.limit[run[2]]) + 1) if fits(problem, (*run, k))]
+            shape = [1] * len(runs)
+            shape[axis] = len(counts)
+            et = np.array([stage_seconds(problem, (*run, k)) for k in counts]).reshape(shape)
+            if _waits(problem, run):
+                chain_sum, chain_max = chain_sum + et, np.maximum(chain_max, et)
+            else:
+                prefetch = np.maximum(prefetch, et)
+            used[run[2]] = used[run[2]] + np.array(counts, dtype=np.int64).reshape(shape)
+        seconds = np.maximum(chain_sum / m + (1 - 1 / m) * chain_max, prefetch)
+        for pool in range(problem.num_pools):
+            seconds = np.where(used[pool] <= pools.limit[pool], seconds, np.inf)
+        units = [-(-used[p] // pools.ranks_per_unit[p]) for p in range(problem.num_pools)]
+        per_hour = sum(units[p] * pools.price[p] for p in range(problem.num_pools))
+        if seconds.size:
+            least = min(least, float(seconds.min()))
+            in_time = np.where(seconds <= longest * (1 + 1e-12), seconds * per_hour, np.inf)
+            least_product = min(least_product, float(in_time.min()))
+    return least, least_product
+
+
+def _runs(placement: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    runs: list[tuple[int, int, int]] = []
+    for pool, group in itertools.groupby(range(len(placement)), key=placement.__getitem__):
+        members = list(group)
+        runs.append((members[0], members[-1], pool))
+    return runs
+
+
+def _waits(problem: Problem, run: tuple[int, ...]) -> bool:
+    """Whether the pipeline drains through a stage: all but tables that prefetch."""
+    tables_only = all(problem.layers.is_embedding[run[0] : run[1] + 1])
+    return not tables_only or problem.staleness == 0
+
+
 def plan_seconds(problem: Problem, stages: tuple[PlainStage, ...]) -> float:
     """Seconds per batch, equation 4."""
-    chain, ahead = [], [0.0]
+    chain, prefetch = [], [0.0]
     for stage in stages:
-        tables_only = all(problem.layers.is_embedding[stage[0] : stage[1] + 1])
-        waits = not tables_only or problem.staleness == 0
-        (chain if waits else ahead).append(stage_seconds(problem, stage))
+        (chain if _waits(problem, stage) else prefetch).append(stage_seconds(problem, stage))
     m = problem.micro_batches
     drained = sum(chain) / m + (1 - 1 / m) * max(chain) if chain else 0.0
-    return max(drained, *ahead)
+    return max(drained, *prefetch)
 
 
 def stage_seconds(problem: Problem, stage: PlainStage) -> float:

@@ -1,12 +1,13 @@
-"""The exact solver against plain enumeration."""
+"""The exact solver against plain enumeration: a short form, and a long one (`-m full`)."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from heterps_hpc.plan.cost_model import StageTable, estimate
 from heterps_hpc.plan.exact.solver import solve
-from tests.plan.enumeration import all_plans
+from tests.plan.enumeration import all_plans, least_of_all
 from tests.plan.instances import random_problem
 
 SHAPES = [(1, 1, 3), (1, 3, 4), (2, 2, 4), (3, 2, 4), (3, 3, 2), (4, 2, 3), (5, 2, 2), (3, 1, 5)]
@@ -14,8 +15,57 @@ SHAPES = [(1, 1, 3), (1, 3, 4), (2, 2, 4), (3, 2, 4), (3, 3, 2), (4, 2, 3), (5, 
 
 @pytest.mark.parametrize("block", range(20))
 def test_agrees_with_enumeration(block: int) -> None:
-    """1,000 questions: least seconds and least money, at several floors."""
-    for seed in range(block * 50, block * 50 + 50):
+    """200 questions: least seconds and least money, at several floors."""
+    _check_small_questions(range(block * 50, block * 50 + 10))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("block", range(30))
+def test_agrees_with_enumeration_of_1500_questions(block: int) -> None:
+    _check_small_questions(range(block * 50, block * 50 + 50))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_agrees_with_enumeration_above_256_ranks(block: int) -> None:
+    _check_many_ranks(range(block * 5, block * 5 + 5))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("block", range(20))
+def test_agrees_with_enumeration_of_400_questions_above_256_ranks(block: int) -> None:
+    _check_many_ranks(range(block * 20, block * 20 + 20))
+
+
+def _check_many_ranks(seeds: range) -> None:
+    """A pool of up to 700 ranks, by rank or by node, alone or with a second pool."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        num_layers, num_pools = ((1, 1), (2, 2), (1, 2), (3, 2), (2, 1))[seed % 5]
+        problem = random_problem(
+            seed, num_layers=num_layers, num_pools=num_pools, most_ranks=6 if num_layers > 2 else 40
+        )
+        limits = problem.pools.limit.copy()
+        limits[0] = rng.integers(257, 300 if num_layers > 2 else 700)
+        memory = problem.pools.memory.copy()
+        memory[0] = problem.layers.table_bytes.sum() / rng.integers(20, limits[0] + 20)
+        problem = problem.with_limits(limits).with_memory(memory)
+        fastest = solve(StageTable(problem), objective="seconds")
+        least, _ = least_of_all(problem)
+        assert fastest.proven, seed
+        assert (fastest.choices is None) == np.isinf(least), seed
+        if fastest.choices is None:
+            continue
+        assert fastest.value == pytest.approx(least, rel=2e-6), seed
+        for slack in (1.001, 1.3, 1e9):
+            best = solve(StageTable(problem.with_floor(problem.batch_size / (least * slack))))
+            _, product = least_of_all(problem, least * slack)
+            money = product * problem.num_batches / 3600
+            assert best.proven, (seed, slack)
+            assert best.value == pytest.approx(money, rel=2e-6), (seed, slack)
+
+
+def _check_small_questions(seeds: range) -> None:
+    for seed in seeds:
         num_layers, num_pools, most_ranks = SHAPES[seed % len(SHAPES)]
         problem = random_problem(
             seed, num_layers=num_layers, num_pools=num_pools, most_ranks=most_ranks

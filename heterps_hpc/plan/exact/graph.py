@@ -7,21 +7,28 @@ A plan is a path over positions 0 … L in the list of layers; an option is an e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable
-from heterps_hpc.plan.problem import Floats, Ints
+from heterps_hpc.plan.problem import Bools, Floats, Ints
 
-EVERY_RANK_COUNT_UP_TO = 256  # beyond, rank counts go in steps of 1/128
+EVERY_COUNT_UP_TO = 256  # beyond, options start as blocks of counts
+BLOCKS_PER_E_FOLD = 128  # so wide: their bounds are within a per cent of what they hold
+SPLIT = 8  # parts that a block is split into
 
 Run = tuple[int, int, int]  # first layer, last layer, pool
 
 
 @dataclass(frozen=True, eq=False)
 class StageOptions:
-    """Every stage with every number of ranks that may be part of a best plan, as flat arrays."""
+    """Stages with a number of ranks, or a block of numbers, that may be part of a best plan.
+
+    Flat arrays, by (pair, pool) and then by ranks. A block has the least seconds, price and ranks
+    of its counts, so that bounds made of it hold for each of them.
+    """
 
     num_layers: int
     num_pools: int
@@ -31,6 +38,7 @@ class StageOptions:
     last: Ints
     pool: Ints
     ranks: Ints
+    max_ranks: Ints  # of a block; else as `ranks`
     ET: Floats
     chain_seconds: Floats  # ET, or 0 for tables that prefetch: the terms of equation 4
     prefetch_seconds: Floats  # ET of tables that prefetch, else 0
@@ -40,11 +48,23 @@ class StageOptions:
     def __len__(self) -> int:
         return len(self.ET)
 
+    @cached_property
+    def is_block(self) -> Bools:
+        """Options that stand for several numbers of ranks."""
+        return np.asarray(self.max_ranks > self.ranks)
+
     def choices(self, path: Sequence[int]) -> tuple[Choice, ...]:
-        """The stages of a path."""
+        """The stages of a path, blocks by their fewest ranks."""
         return tuple(
             Choice(int(self.first[i]), int(self.last[i]), int(self.pool[i]), int(self.ranks[i]))
             for i in path
+        )
+
+    def largest_choices(self, path: Sequence[int]) -> tuple[Choice, ...]:
+        """The stages of a path, blocks by their most ranks."""
+        return tuple(
+            replace(choice, ranks=int(self.max_ranks[i]))
+            for choice, i in zip(self.choices(path), path, strict=True)
         )
 
     def best(self, values: Floats) -> Floats:
@@ -64,28 +84,86 @@ def make_options(
     counts: Ints | None = None,
     floor: bool = True,
 ) -> StageOptions:
-    """StageOptions that fit, meet the floor, and are not slower than one with fewer ranks.
+    """Options that fit, meet the floor, and are not slower than one with fewer ranks.
 
-    All stages, or only those given as (first, last, pool); all rank counts, or only some;
-    with `floor` off, also stages that are too slow for the floor.
+    All stages, or only those given as (first, last, pool); all rank counts (many of them as
+    blocks), or only some; with `floor` off, also stages that are too slow for the floor.
     """
     num_pools = table.problem.num_pools
     if runs is None:
         pairs = np.repeat(np.arange(len(table.pairs)), num_pools)
         pools = np.tile(np.arange(num_pools), len(table.pairs))
     else:
-        pairs = np.array([table.pair_index[first, last] for first, last, _ in runs])
-        pools = np.array([pool for _, _, pool in runs])
-    counts = rank_counts(table) if counts is None else counts
-    et = table.stage_seconds(pairs[:, None], pools[:, None], counts)
-    longest = table.problem.longest_batch * (1 + ROUNDING) if floor else np.inf
-    valid = table.fits(pairs[:, None], pools[:, None], counts) & (et <= longest)
-    et = np.where(valid, et, np.inf)
-    fastest_so_far = np.minimum.accumulate(et, axis=1)
+        pairs = np.array([table.pair_index[first, last] for first, last, _ in runs], dtype=np.int64)
+        pools = np.array([pool for _, _, pool in runs], dtype=np.int64)
+    low, high = (counts, counts) if counts is not None else _first_blocks(table)
+    shape = (len(pairs), len(low))
+    longest = table.problem.longest_batch if floor else np.inf
+    low, high = np.broadcast_to(low, shape), np.broadcast_to(high, shape)
+    return _gather(table, *_useful(table, pairs, pools, low, high, longest))
+
+
+def split_blocks(table: StageTable, options: StageOptions, picked: Ints) -> StageOptions:
+    """Some options, their blocks replaced by smaller ones."""
+    is_block = options.is_block[picked]
+    whole, blocks = picked[~is_block], picked[is_block]
+    size = options.max_ranks[blocks] - options.ranks[blocks] + 1
+    parts = np.minimum(size, SPLIT)[:, None]
+    part = np.arange(SPLIT)
+    low = options.ranks[blocks][:, None] + size[:, None] * part // parts
+    high = options.ranks[blocks][:, None] + size[:, None] * (part + 1) // parts - 1
+    low = np.where(part < parts, low, np.iinfo(np.int64).max // 4)  # beyond every limit
+    pair, pool, few, most = _useful(
+        table, options.pair[blocks], options.pool[blocks], low, high, table.problem.longest_batch
+    )
+    return _gather(
+        table,
+        np.concatenate([options.pair[whole], pair]),
+        np.concatenate([options.pool[whole], pool]),
+        np.concatenate([options.ranks[whole], few]),
+        np.concatenate([options.max_ranks[whole], most]),
+    )
+
+
+def _first_blocks(table: StageTable) -> tuple[Ints, Ints]:
+    """First and last count of blocks that cover all numbers of ranks; small numbers one by one."""
+    limit = int(table.problem.pools.limit.max())
+    first = np.arange(1, min(limit, EVERY_COUNT_UP_TO) + 1)
+    if limit > EVERY_COUNT_UP_TO:
+        num = int(np.log(limit / EVERY_COUNT_UP_TO) * BLOCKS_PER_E_FOLD) + 2
+        more = np.geomspace(EVERY_COUNT_UP_TO + 1, limit + 1, num)[:-1].astype(np.int64)
+        first = np.unique(np.concatenate([first, more]))
+    return first, np.append(first[1:] - 1, limit)
+
+
+def _useful(
+    table: StageTable, pairs: Ints, pools: Ints, low: Ints, high: Ints, longest: float
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Pairs, pools, first and last counts of the blocks [rows, blocks] that may be of use: they
+    fit, meet the floor, and hold something faster than all counts before them."""
+    pair, pool = pairs[:, None], pools[:, None]
+    high = np.minimum(high, table.problem.pools.limit[pool])
+    possible = low <= high
+    low = np.where(possible, low, high)
+    within = longest * (1 + ROUNDING)
+    et = table.stage_seconds(pair, pool, low, high)
+    et = np.where(possible & table.fits(pair, pool, high) & (et <= within), et, np.inf)
+    reached = table.stage_seconds(pair, pool, high)  # what a block really has, at one of its counts
+    reached = np.where(np.isfinite(et) & (reached <= within), reached, np.inf)
+    fastest_so_far = np.minimum.accumulate(reached, axis=1)
     before = np.concatenate([np.full((len(et), 1), np.inf), fastest_so_far[:, :-1]], axis=1)
     row, column = np.nonzero(et < before)
-    pair, pool, seconds = pairs[row], pools[row], et[row, column]
-    ranks, in_chain = counts[column], table.in_chain[pair]
+    return pairs[row], pools[row], low[row, column], high[row, column]
+
+
+def _gather(
+    table: StageTable, pair: Ints, pool: Ints, ranks: Ints, max_ranks: Ints
+) -> StageOptions:
+    """The options of these blocks, in order."""
+    num_pools = table.problem.num_pools
+    order = np.lexsort((ranks, pair * num_pools + pool))
+    pair, pool, ranks, max_ranks = pair[order], pool[order], ranks[order], max_ranks[order]
+    seconds, in_chain = table.stage_seconds(pair, pool, ranks, max_ranks), table.in_chain[pair]
     return StageOptions(
         num_layers=table.problem.num_layers,
         num_pools=num_pools,
@@ -95,23 +173,13 @@ def make_options(
         last=table.pairs[pair, 1],
         pool=pool,
         ranks=ranks,
+        max_ranks=max_ranks,
         ET=seconds,
         chain_seconds=np.where(in_chain, seconds, 0.0),
         prefetch_seconds=np.where(in_chain, 0.0, seconds),
         per_hour=table.rate(pool, ranks),
-        starts=np.flatnonzero(np.diff(row, prepend=-1)),
+        starts=np.flatnonzero(np.diff(pair * num_pools + pool, prepend=-1)),
     )
-
-
-def rank_counts(table: StageTable) -> Ints:
-    """Candidate numbers of ranks of one stage."""
-    limits = table.problem.pools.limit
-    counts = np.arange(1, min(int(limits.max()), EVERY_RANK_COUNT_UP_TO) + 1)
-    if limits.max() > EVERY_RANK_COUNT_UP_TO:
-        steps = np.log(limits.max() / EVERY_RANK_COUNT_UP_TO) * 128
-        more = np.geomspace(EVERY_RANK_COUNT_UP_TO, limits.max(), int(steps) + 2)
-        counts = np.concatenate([counts, more.astype(np.int64), limits])
-    return np.unique(counts)
 
 
 def but_own(values: Floats) -> Floats:

@@ -16,6 +16,7 @@ them (labels.py). Where they couple so many stages that labels multiply, the int
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -24,9 +25,17 @@ from typing import Literal
 
 import numpy as np
 
-from heterps_hpc.plan.cost_model import Choice, StageTable, batch_seconds, money_of
+from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, batch_seconds, money_of
 from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Bounds, Incumbent, make_bounds
-from heterps_hpc.plan.exact.graph import Run, StageOptions, least_ways, make_options, shortest_path
+from heterps_hpc.plan.exact.graph import (
+    SPLIT,
+    Run,
+    StageOptions,
+    least_ways,
+    make_options,
+    shortest_path,
+    split_blocks,
+)
 from heterps_hpc.plan.exact.labels import SearchEnd, promising, search_labels
 from heterps_hpc.plan.exact.milp import MAX_OPTIONS, TOLERANCE, Answer, best_of_interval
 from heterps_hpc.plan.problem import Problem
@@ -37,6 +46,7 @@ CLOSE = 1.002  # bisection ends, and the full search begins, once bounds are thi
 ROUGHLY = 0.3  # how close to the fastest HiGHS must come where any plan will do
 WIDE = 2.0  # HiGHS gets intervals of C up to this xu/xl: on wider ones the chord says little
 FEW_PRODUCTS = 200_000  # label × option products worth trying before an interval is halved
+MAX_SPLIT = 60_000  # options that blocks of rank counts are split into before an interval is halved
 FEW_COUPLED = 10_000  # and where stages share limits, before HiGHS takes over
 
 
@@ -114,7 +124,7 @@ def _first_plans(table: StageTable, options: StageOptions, incumbent: Incumbent)
             weight = np.where(modest & (cap >= options.ET), weight, np.inf)
             path = shortest_path(options, weight, least_ways(options, weight))
             if path:
-                incumbent.offer(options.choices(path))
+                _offer_path(options, path, incumbent)
 
 
 def _fastest(
@@ -144,22 +154,22 @@ def _fastest(
         last = math.isinf(high) or high <= low * CLOSE
         target = high if last else low ** (1 - share) * high**share
         trial = Incumbent(table, False, target)
-        inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
-        if inside is not None and _offer_paths(options, inside, incumbent):
+        inside = _focus(table, options, trial, 0.0, math.inf, effort / FEW_PRODUCTS * MAX_SPLIT)
+        if inside is not None and _offer_paths(inside, incumbent):
             continue
-        outcome = SearchEnd.DONE
+        end = SearchEnd.DONE
         if inside is not None:
             coupled = effort / FEW_PRODUCTS * FEW_COUPLED
-            outcome = search_labels(table, options, inside, trial, deadline, effort, coupled)
+            end = _by_labels(inside, trial, deadline, effort, coupled)
         if trial.choices is not None:
             incumbent.offer(trial.choices)
-        elif outcome is SearchEnd.DONE:
+        elif end is SearchEnd.DONE:
             if last:
                 return high
             low, share = trial.value, 0.5
-        if outcome is SearchEnd.TOO_MANY and inside is not None:
+        if end is SearchEnd.TOO_MANY and inside is not None:
             gap = ROUGHLY if any_plan else TOLERANCE / 10
-            answer = _by_milp(table, options, inside, trial, incumbent, deadline, gap)
+            answer = _by_milp(inside, trial, incumbent, deadline, gap)
             if answer is not None and math.isfinite(answer.bound):
                 low = max(low, min(answer.bound, trial.value))
                 if answer.complete and low >= incumbent.value * (1 - 2 * TOLERANCE):
@@ -171,7 +181,7 @@ def _fastest(
             else:  # too big for both: ask for less
                 share = max(share / 2, 1 / 64)
             effort *= 2
-        if outcome is SearchEnd.OUT_OF_TIME or time.monotonic() > deadline:
+        if end is SearchEnd.OUT_OF_TIME or time.monotonic() > deadline:
             return low
 
 
@@ -182,35 +192,89 @@ def _descend(
     step = 0.9
     while incumbent.choices is not None and step < 0.99 and time.monotonic() < deadline:
         trial = Incumbent(table, False, incumbent.value * step)
-        inside = make_bounds(table.problem, options, trial, 0.0, math.inf)
-        if inside is None or not _offer_paths(options, inside, incumbent):
+        inside = _focus(table, options, trial, 0.0, math.inf, 0)
+        if inside is None or not _offer_paths(inside, incumbent):
             step = (1 + step) / 2
 
 
-def _offer_paths(options: StageOptions, bounds: Bounds, incumbent: Incumbent) -> bool:
+@dataclass(frozen=True, eq=False)
+class _Focus:
+    """What is left of the options in one interval of C, with bounds made of them."""
+
+    table: StageTable
+    options: StageOptions
+    bounds: Bounds
+    has_blocks: bool  # among those that matter: only bounds can be had of them, no plans
+
+
+def _focus(
+    table: StageTable,
+    options: StageOptions,
+    incumbent: Incumbent,
+    low: float,
+    high: float,
+    max_options: float,
+) -> _Focus | None:
+    """Options and bounds of plans of low ≤ C ≤ high that beat the incumbent; None: there are none.
+
+    Blocks of rank counts that may matter are split, and all that cannot is dropped, until each
+    option that matters is one number of ranks, or there would be too many.
+    """
+    has_blocks = False
+    bounds = make_bounds(table.problem, options, incumbent, low, high)
+    while bounds is not None and options.is_block.any():
+        picked = promising(options, bounds, incumbent)
+        num_blocks = int(options.is_block[picked].sum())
+        has_blocks = num_blocks > 0
+        if not has_blocks or len(picked) + SPLIT * num_blocks > max_options:
+            break
+        options = split_blocks(table, options, picked)
+        bounds = make_bounds(table.problem, options, incumbent, low, high)
+        has_blocks = False
+    return None if bounds is None else _Focus(table, options, bounds, has_blocks)
+
+
+def _offer_path(options: StageOptions, path: Sequence[int], incumbent: Incumbent) -> None:
+    """Offer a path as a plan; blocks by both of their ends."""
+    incumbent.offer(options.choices(path))
+    if options.is_block[path].any():
+        incumbent.offer(options.largest_choices(path))
+
+
+def _offer_paths(inside: _Focus, incumbent: Incumbent) -> bool:
     """Offer the plans that were met while the bounds were made; whether one is better."""
     before = incumbent.value
-    for path in bounds.paths:
-        incumbent.offer(options.choices(path))
+    for path in inside.bounds.paths:
+        _offer_path(inside.options, path, incumbent)
     return incumbent.value < before * (1 - TOLERANCE)
 
 
+def _by_labels(
+    inside: _Focus, incumbent: Incumbent, deadline: float, effort: float, coupled: float
+) -> SearchEnd:
+    """Search an interval by labels, if it has come down to single rank counts."""
+    if inside.has_blocks:
+        return SearchEnd.TOO_MANY
+    return search_labels(
+        inside.table, inside.options, inside.bounds, incumbent, deadline, effort, coupled
+    )
+
+
 def _by_milp(
-    table: StageTable,
-    options: StageOptions,
-    bounds: Bounds,
+    inside: _Focus,
     trial: Incumbent,
     incumbent: Incumbent,
     deadline: float,
     gap: float = TOLERANCE / 10,
 ) -> Answer | None:
     """Hand an interval that labels cannot finish to HiGHS; None if it is too big for that."""
-    picked = promising(options, bounds, trial)
+    options = inside.options
+    picked = promising(options, inside.bounds, trial)
     if len(picked) > MAX_OPTIONS:
         return None
-    answer = best_of_interval(options, picked, bounds, deadline - time.monotonic(), gap)
+    answer = best_of_interval(options, picked, inside.bounds, deadline - time.monotonic(), gap)
     if answer.path:
-        incumbent.offer(options.choices(answer.path))
+        _offer_path(options, answer.path, incumbent)
     return answer
 
 
@@ -226,45 +290,47 @@ def _cheapest(
     least_t = _least_seconds(table.problem, options)
     max_c = incumbent.value / least_t * (1 + 1e-9)
     repeatable = max_intervals < math.inf  # then no programme that time may cut off
-    open_: list[tuple[float, float, float]] = [(0.0, least_c * (1 - 1e-12), max_c)]
+    first = (0.0, least_c * (1 - ROUNDING), max_c, 0, options)
+    open_: list[tuple[float, float, float, int, StageOptions]] = [first]
+    number = itertools.count(1)  # so that options are never compared
     while open_:
-        bound, low, high = heapq.heappop(open_)
+        bound, low, high, _, options = heapq.heappop(open_)
         if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
             continue
         max_intervals -= 1
         if time.monotonic() > deadline or max_intervals < 0:
             return min([bound, *(entry[0] for entry in open_)])
-        bounds = make_bounds(table.problem, options, incumbent, low, high)
-        if bounds is None:
-            continue
-        _offer_paths(options, bounds, incumbent)
-        bound = max(bound, bounds.root)
         narrow = high <= low * NARROW
-        effort = math.inf if narrow and not repeatable else FEW_PRODUCTS
-        coupled = math.inf if narrow and not repeatable else FEW_COUPLED
-        outcome = search_labels(table, options, bounds, incumbent, deadline, effort, coupled)
-        if outcome is SearchEnd.OUT_OF_TIME or (narrow and outcome is SearchEnd.TOO_MANY):
+        to_the_end = narrow and not repeatable
+        max_options = math.inf if to_the_end else MAX_SPLIT
+        inside = _focus(table, options, incumbent, low, high, max_options)
+        if inside is None:
+            continue
+        _offer_paths(inside, incumbent)
+        bound = max(bound, inside.bounds.root)
+        effort = math.inf if to_the_end else FEW_PRODUCTS
+        coupled = math.inf if to_the_end else FEW_COUPLED
+        end = _by_labels(inside, incumbent, deadline, effort, coupled)
+        if end is SearchEnd.OUT_OF_TIME or (narrow and end is SearchEnd.TOO_MANY):
             return min([bound, *(entry[0] for entry in open_)])
-        if outcome is SearchEnd.TOO_MANY:
+        if end is SearchEnd.TOO_MANY:
             middle = math.sqrt(low * high)
             if not repeatable and high <= low * WIDE:
-                answer = _by_milp(table, options, bounds, incumbent, incumbent, deadline)
+                answer = _by_milp(inside, incumbent, incumbent, deadline)
                 if answer is not None:
-                    bound = max(bound, bounds.of_chord(answer.bound))
+                    bound = max(bound, inside.bounds.of_chord(answer.bound))
                     if bound >= incumbent.value * (1 - TOLERANCE):
                         continue
-                    middle = _split(table, options, answer, low, high)
+                    middle = _split(inside, answer, low, high)
             for ends in ((low, middle), (middle, high)):
-                heapq.heappush(open_, (bound, *ends))
+                heapq.heappush(open_, (bound, *ends, next(number), inside.options))
     return incumbent.value
 
 
-def _split(
-    table: StageTable, options: StageOptions, answer: Answer, low: float, high: float
-) -> float:
+def _split(inside: _Focus, answer: Answer, low: float, high: float) -> float:
     """Where to cut an interval: at the plan that HiGHS found, which then is below no chord."""
     if answer.path:
-        at = table.evaluate(options.choices(answer.path)).per_hour
+        at = inside.table.evaluate(inside.options.choices(answer.path)).per_hour
         if low * (1 + TOLERANCE) < at < high * (1 - TOLERANCE):
             return at
     return math.sqrt(low * high)
