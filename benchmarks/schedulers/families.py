@@ -22,7 +22,6 @@ from heterps_hpc.plan.scorer import Scorer
 from heterps_hpc.plan.search import mutations
 
 PURPOSES = {"train": 1, "judge": 2, "tune": 3}
-MANY_RANKS = 256
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,6 @@ def _pools(family: Family, rng: np.random.Generator, num: int) -> tuple[PoolArra
     price = 0.04 * np.where(is_cpu, 1.0, 40 * (arithmetic / 60) ** 0.7) * rng.lognormal(0, 0.3, num)
     limit = np.array([_log_int(rng, family.limit) for _ in range(num)])
     limit = np.where(is_cpu, limit * int(rng.choice([1, 2, 4])), limit)
-    limit = np.minimum(limit, MANY_RANKS)
     node = np.array([_log_int(rng, family.node) for _ in range(num)])
     limit = -(-limit // node) * node
     link = np.exp(rng.uniform(*np.log(family.link), num))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.schedulers.pretrain [--cell lstm|elman] [--steps N] [--seed S]
 
-writes heterps_hpc/plan/policy.safetensors (the weights of the other cell in it are kept) and a
-record of how it was made, benchmarks/results/pretrain.json. Each step visits one question: the
-policy draws placements, mutations of the best ones are tried, and the weights climb
+writes heterps_hpc/plan/policy.safetensors, with a record of how it was made in its metadata; the
+weights of the other cell in it are kept (`--show` prints the records). Each step visits one
+question: the policy draws placements, mutations of the best ones are tried, and the weights climb
 
     Σ_n (R_n − mean R) / σ · ∇ log π(a_n) + IMITATION · ∇ log π(best so far)
 
@@ -18,10 +18,11 @@ import argparse
 import json
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -32,7 +33,6 @@ from heterps_hpc.plan.features import Features, features_of
 from heterps_hpc.plan.policy import WEIGHTS, Elite, Policy, make_policy
 from heterps_hpc.plan.search import Budget, Search, mutations
 
-RECORD = Path(__file__).parents[1] / "results" / "pretrain.json"
 STEPS = 24_000
 LEARNING_RATE = 1e-3  # falls to a twentieth of it
 VISITS = 5  # of one question
@@ -42,6 +42,7 @@ NUM_DRAWS = 48
 NUM_MUTATIONS = 96
 IMITATION = 1.0
 ENTROPY = 0.01
+SAVE_EVERY = 500  # steps
 SELDOM = {"wide": 0.25, "deep": 0.25}  # their questions take longer: relative frequency
 
 
@@ -96,8 +97,8 @@ def visit(
     return gain, float(np.log(money.min() / live.elite.money[0]))
 
 
-def train(cell: str, steps: int, seed: int) -> tuple[Policy, dict[str, float | str]]:
-    """All steps; the policy and what to record of it."""
+def train(cell: str, steps: int, stop_after: int, seed: int) -> None:
+    """Train for `stop_after` steps, with the learning rates of a training of `steps`."""
     torch.set_num_threads(1)
     policy, _ = make_policy(cell, seed, pretrained=False)
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
@@ -105,7 +106,8 @@ def train(cell: str, steps: int, seed: int) -> tuple[Policy, dict[str, float | s
     rng = np.random.default_rng(seed)
     live: list[Live] = []
     num_questions, above, began = 0, [], time.monotonic()
-    for step in range(steps):
+    last = min(steps, stop_after)
+    for step in range(last):
         if len(live) < LIVE:
             live.append(new_question(num_questions, seed))
             num_questions += 1
@@ -121,30 +123,40 @@ def train(cell: str, steps: int, seed: int) -> tuple[Policy, dict[str, float | s
             nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-        if (step + 1) % 500 == 0:
-            took = time.monotonic() - began
-            print(f"step {step + 1}: {took:.0f} s, {summary(above)}", flush=True)
-            save(policy, cell)
-    return policy, {
-        "questions": num_questions,
-        "seconds": time.monotonic() - began,
-        "cpu_seconds": time.process_time(),
-        "last": summary(above),
-    }
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == last:
+            record = {
+                "command": f"python -m benchmarks.schedulers.pretrain --cell {cell} "
+                f"--steps {steps} --stop-after {step + 1} --seed {seed}",
+                "questions": num_questions,
+                "seconds": round(time.monotonic() - began),
+                "cpu_seconds": round(time.process_time()),
+                "best draw above the best known": summary(above),
+                "machine": machine(),
+            }
+            save(policy, cell, record)
+            print(f"step {step + 1}: {record['seconds']} s, {summary(above)}", flush=True)
 
 
 def summary(above: list[float]) -> str:
-    """How far the best of a question's draws is above the best plan known for it."""
+    """How far the best of a question's draws is above the best plan known for it, lately."""
     middle, most = np.quantile(np.expm1(above[-400:] or [0.0]), [0.5, 0.9])
-    return f"best draw above the best known: median {middle:.1%}, 90th percentile {most:.1%}"
+    return f"median {middle:.1%}, 90th percentile {most:.1%}"
 
 
-def save(policy: Policy, cell: str) -> None:
-    """Write the weights of one cell; those of the other stay."""
+def save(policy: Policy, cell: str, record: dict[str, Any]) -> None:
+    """Write the weights and the record of one cell; those of the other stay."""
     tensors = load_file(WEIGHTS) if WEIGHTS.exists() else {}
     kept = {name: value for name, value in tensors.items() if not name.startswith(f"{cell}.")}
     own = {f"{cell}.{name}": value.contiguous() for name, value in policy.state_dict().items()}
-    save_file(kept | own, WEIGHTS)
+    save_file(kept | own, WEIGHTS, metadata=records() | {cell: json.dumps(record)})
+
+
+def records() -> dict[str, str]:
+    """How the weights of each cell were made."""
+    if not WEIGHTS.exists():
+        return {}
+    with safe_open(WEIGHTS, framework="pt") as file:
+        return dict(file.metadata() or {})
 
 
 def main() -> None:
@@ -152,18 +164,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", choices=("lstm", "elman"), default="lstm")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--stop-after", type=int, default=STEPS, help="end before the last step")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--show", action="store_true", help="print the records of the weights")
     options = parser.parse_args()
-    policy, facts = train(options.cell, options.steps, options.seed)
-    save(policy, options.cell)
-    records = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    command = f"python -m benchmarks.schedulers.pretrain --cell {options.cell}"
-    records[options.cell] = {
-        "command": f"{command} --steps {options.steps} --seed {options.seed}",
-        "machine": machine(),
-        **facts,
-    }
-    RECORD.write_text(json.dumps(records, indent=1) + "\n")
+    if options.show:
+        for cell, record in records().items():
+            print(cell, json.dumps(json.loads(record), indent=1))
+        return
+    train(options.cell, options.steps, options.stop_after, options.seed)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ BASELINE_DECAY = 0.9  # γ
 ENTROPY = 0.03  # bonus at the start
 IMITATION = 0.1  # weight of the best placement so far
 PATIENCE = 40  # rounds without a better plan before the policy starts afresh
+NOTHING_NEW = 8  # rounds that one counts for in which no placement is new
 MAX_STARTS = 3  # of them without a better plan before the search ends
 
 
@@ -187,7 +188,7 @@ def learn(search: Search, policy: Policy, pretrained: bool, seed: int) -> None:
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE[pretrained])
     baseline, sigma, idle, round_ = None, 1.0, 0, 0
     while not search.over and idle < PATIENCE:
-        best_before = elite.money[0]
+        best_before, seen_before = elite.money[0], search.num_placements
         placements = policy.draw(features, NUM_DRAWS, generator)
         reward = -torch.tensor(np.log(elite.score(search, placements)), dtype=torch.float32)
         mean = float(reward.mean())
@@ -202,7 +203,10 @@ def learn(search: Search, policy: Policy, pretrained: bool, seed: int) -> None:
         (-gain).backward()
         nn.utils.clip_grad_norm_(policy.parameters(), 5.0)
         optimizer.step()
-        idle = 0 if elite.money[0] < best_before * (1 - 1e-6) else idle + 1
+        if elite.money[0] < best_before * (1 - 1e-6):
+            idle = 0
+        else:
+            idle += 1 if search.num_placements > seen_before else NOTHING_NEW
         round_ += 1
 
 

@@ -243,7 +243,7 @@ class Scorer:
         value = total if self.seconds_only else total * per_hour
         if valid.all():
             return value, valid
-        penalty = PENALTY * (1 + over) * late**2 * PENALTY ** np.minimum(broken, 3)
+        penalty = PENALTY * (1 + over) * late * PENALTY ** np.minimum(broken, 3)
         return np.where(valid, value, value * penalty), valid
 
     # 3: improvement

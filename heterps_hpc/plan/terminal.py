@@ -119,9 +119,8 @@ def search_lines(result: PlanningResult) -> list[str]:
     looked = fmt.plural(result.num_placements, "placement")
     effort = f"{looked} in {fmt.seconds(result.scheduler_seconds)}"
     if own is None:
-        return [
-            f"search: {asked} found no plan by itself ({effort}); this one is {plan.scheduler}'s"
-        ]
+        whose = f"this plan is {plan.scheduler}'s"
+        return [f"search: {asked} found no plan by itself ({effort}); {whose}"]
     line = f"search: {asked} found {fmt.money(own.estimate.money)} by itself ({effort})"
     if plan.scheduler == asked:
         return [line]
