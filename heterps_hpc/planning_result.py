@@ -58,7 +58,9 @@ class PlanningResult(_Saved):
     runners_up: tuple[RunnerUp, ...] = ()
     needed_pools: tuple[str, ...] = ()  # without each of these there is no plan
     frontier: tuple[Plan, ...] = ()
-    learning_curve: tuple[CurvePoint, ...] = ()
+    asked: str | None = None  # the scheduler that was asked to decide
+    own_plan: Plan | None = None  # what it found by itself; the plan may be another's, if cheaper
+    learning_curve: tuple[CurvePoint, ...] = ()  # of the asked scheduler, as the next two
     floor: float = 0.0  # samples per second that were asked for
     best: float | None = None  # samples per second of the fastest plan, if it was needed
     best_is_found: bool = False  # `best` is the fastest plan found: a faster one was not ruled out

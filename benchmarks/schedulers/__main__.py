@@ -1,188 +1,186 @@
-"""The paper's experiments: money of each scheduler, time to schedule, provisioning rules.
+"""Schedulers on families of questions, on the paper's models, and the certificates.
 
-    python -m benchmarks.schedulers [--quick] [--json FILE] [--seconds S]
+    python -m benchmarks.schedulers [--quick] [--json FILE] [--questions N] [--jobs N]
+                                    [--exact-seconds S] [--certificates N]
 
-No scheduler is told the optimum here: searching ones use their budget, or end by themselves.
-`rl` scores the placements of the simple rules first; "rl alone" is the policy without them.
-`--quick` asks the four models with two pools, and rl, greedy and the heuristic only.
+Each family (families.py) asks questions that the policy was not trained on. Every search has one
+second of one core (ten on more than 8 pools) and knows neither the rules' plans nor the optimum.
+Gaps are above the certified optimum, or above the cheapest plan that any method found where the
+exact solver ran out of time. `--quick` asks a few questions of three families.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
+import math
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.record import Report, standard_options
+from benchmarks.schedulers.certificates import wrong_certificates
+from benchmarks.schedulers.families import FAMILIES
+from benchmarks.schedulers.judge import (
+    QUICK_SEARCHES,
+    RULES,
+    SEARCHES,
+    Answer,
+    Asked,
+    ask,
+    not_above,
+    quantiles,
+    share,
+)
+from benchmarks.schedulers.paper import paper_models
 from benchmarks.schedulers.plots import plot
-from benchmarks.schedulers.questions import MODELS, ctrdnn, question
-from heterps_hpc.plan.cost_model import StageTable, estimate
-from heterps_hpc.plan.exact.solver import Solution, solve
-from heterps_hpc.plan.policy import reinforce
-from heterps_hpc.plan.provision import provision, static_ratio, static_server_ratio
-from heterps_hpc.plan.schedulers import SCHEDULERS
-from heterps_hpc.plan.scorer import Scorer
-from heterps_hpc.plan.search import Budget, Found
 
-CERTIFIED = ("exact", "brute-force")
-ALONE = "rl alone"
-QUICK = ("rl", ALONE, "greedy", "heuristic")
-MORE_SECONDS = 4.0  # rl's budget grows by this factor on more than two pools (the goal: 60 s)
+QUICK_FAMILIES = ("two-pools", "gpu-kinds", "limits")
+SHORT, LONG = 1.0, 10.0  # seconds of a search: on up to 8 pools, on more
+FEW_POOLS = 8
+METHODS = ("exact", *RULES, *SEARCHES[:-1], "rl zero-shot", "rl 1 s", "rl")
+EQUAL_TIME = ("random", "brute-force", "genetic")
 
 
-@dataclass
-class Answer:
-    """What every scheduler made of one question."""
-
-    name: str
-    table: StageTable
-    optimum: Solution
-    exact_seconds: float
-    found: dict[str, Found] = field(default_factory=dict)
-
-    def gap(self, scheduler: str) -> float:
-        """Per cent above the optimum (or above its proven bound); rounding is not a gain."""
-        gap = 100 * (self.found[scheduler].money / self.optimum.bound - 1)
-        return 0.0 if abs(gap) < 1e-7 else gap
+def questions_of(names: tuple[str, ...], num: int, exact: float, quick: bool) -> list[Asked]:
+    """The questions of these families, one of each in turn."""
+    searches = QUICK_SEARCHES if quick else SEARCHES
+    return [
+        Asked(name, number, LONG if FAMILIES[name].pools[1] > FEW_POOLS else SHORT, exact, searches)
+        for number in range(num)
+        for name in names
+    ]
 
 
-def ask(name: str, table: StageTable, schedulers: tuple[str, ...], seconds: float) -> Answer:
-    """Put one question to all schedulers."""
-    began = time.process_time()
-    optimum = solve(table, seconds=300)
-    answer = Answer(name, table, optimum, time.process_time() - began)
-    for scheduler in schedulers:
-        learned = scheduler in ("rl", ALONE)
-        longer = MORE_SECONDS if learned and table.problem.num_pools > 2 else 1.0
-        budget = Budget(seconds=seconds * longer, seed=1, clock=time.process_time)
-        decide = alone if scheduler == ALONE else SCHEDULERS[scheduler]
-        answer.found[scheduler] = decide(table, budget)
-    return answer
+def ask_all(questions: list[Asked], jobs: int) -> list[Answer]:
+    """All answers; several jobs use as many cores, each question only one."""
+    if jobs == 1:
+        return [ask(asked) for asked in questions]
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+        return list(pool.map(ask, questions))
 
 
-def alone(table: StageTable, budget: Budget) -> Found:
-    """What the policy finds if no rule gives it a start."""
-    return reinforce(table, budget, "lstm", simple_rules=False)
-
-
-def show(answers: list[Answer], title: str) -> None:
-    """Money and seconds of every scheduler on every question."""
-    names = list(answers[0].found)
+def show(family: str, answers: list[Answer]) -> None:
+    """Quantiles of the gaps of every method."""
+    proofs = [answer.exact_seconds for answer in answers if answer.proven]
+    proven = f"{len(proofs)} of {len(answers)} proven"
+    title = f"{family}: {FAMILIES[family].why} ({proven}); gap in %"
     grid = Table(title=title, title_justify="left")
-    grid.add_column("scheduler")
-    for answer in answers:
-        grid.add_column(answer.name, justify="right")
-    bounds = [f"{a.optimum.bound:.3f} $ ({a.exact_seconds:.1f} s)" for a in answers]
-    grid.add_row("optimum" if all(a.optimum.proven for a in answers) else "bound", *bounds)
-    for name in names:
-        cells = []
-        for answer in answers:
-            found = answer.found[name]
-            cut = "" if found.complete else ", cut off"
-            at = found.curve[-1][0] if found.curve else found.seconds
-            cells.append(
-                "no plan"
-                if found.choices is None
-                else f"+{answer.gap(name):.2f} % ({at:.1f} s{cut})"
+    for name in ("method", "50 %", "90 %", "95 %", "worst", "no plan"):
+        grid.add_column(name, justify="left" if name == "method" else "right")
+    for method in METHODS:
+        if method in answers[0].money:
+            gaps = [answer.gap(method) for answer in answers]
+            cells = ["–" if math.isinf(gap) else f"{gap:.2f}" for gap in quantiles(gaps)]
+            grid.add_row(method, *cells, str(sum(math.isinf(gap) for gap in gaps)))
+    Console(width=110).print(grid)
+
+
+def record_family(report: Report, family: str, answers: list[Answer]) -> None:
+    """Medians and 95th percentiles of every method, and how hard the family is."""
+    for method in METHODS:
+        if method not in answers[0].money:
+            continue
+        gaps = [answer.gap(method) for answer in answers]
+        middle, _, high, worst = quantiles(gaps)
+        for what, value in (("median", middle), ("95 %", high), ("worst", worst)):
+            if math.isfinite(value):
+                report.add(f"{family}: {method} gap, {what}", value, "%")
+        if any(math.isinf(gap) for gap in gaps):
+            report.add(
+                f"{family}: {method} without a plan", sum(map(math.isinf, gaps)), "questions"
             )
-        grid.add_row(name, *cells)
-    Console(width=200).print(grid)
+    proofs = sorted(answer.exact_seconds for answer in answers if answer.proven)
+    report.add(f"{family}: proven by exact", share([a.proven for a in answers]), "%")
+    if proofs:
+        report.add(f"{family}: exact, median time to the proof", proofs[len(proofs) // 2], "s")
+    stages = sorted(answer.num_stages for answer in answers)
+    report.add(f"{family}: stages of the best plan, median", stages[len(stages) // 2], "stages")
 
 
-def judge(report: Report, answers: list[Answer], limit_percent: float, seconds: float) -> None:
-    """rl against the optimum and against every rival that is not certified."""
+def goals(report: Report, answers: list[Answer]) -> None:
+    """The goals over all families."""
+    few = [a for a in answers if a.num_pools <= FEW_POOLS]
+    wide = [a for a in answers if a.asked.family == "wide"]
+    by_family: dict[str, list[Answer]] = {}
     for answer in answers:
-        found = answer.found["rl"]
-        goal = f"<= {limit_percent + 1e-6}"
-        report.add(f"{answer.name}: rl above optimum", answer.gap("rl"), "%", goal)
-        reached = found.curve[-1][0] if found.curve else float("inf")
-        report.add(f"{answer.name}: rl found its plan after", reached, "s", f"<= {seconds:g}")
-        report.add(f"{answer.name}: exact", answer.exact_seconds, "s")
-        if not answer.optimum.proven:
-            report.notes.append(f"{answer.name}: not proven; gaps are above a bound.")
-        mine = (*CERTIFIED, "rl", ALONE)
-        rivals = {n: f.money for n, f in answer.found.items() if n not in mine}
-        worst = max(100 * (found.money / money - 1) for money in rivals.values())
-        report.add(f"{answer.name}: rl above its best rival", worst, "%", "<= 1e-6")
-        for name, rival in answer.found.items():
-            if name != "rl" and rival.choices is not None:
-                cut = "" if rival.complete else " (cut off)"
-                report.add(f"{answer.name}: {name} above optimum{cut}", answer.gap(name), "%")
+        by_family.setdefault(answer.asked.family, []).append(answer)
+    one = [a.gap("rl 1 s") for a in few]
+    report.add("rl 1 s, 2 to 8 pools: median gap", quantiles(one)[0], "%", "<= 0")
+    within = share([gap <= 1 for gap in one])
+    report.add("rl 1 s, 2 to 8 pools: questions within 1 %", within, "%", ">= 95")
+    if wide:
+        ten = [a.gap("rl") for a in wide]
+        within = share([gap <= 1 for gap in ten])
+        report.add("rl 10 s, 20 layers x 64 pools: questions within 1 %", within, "%", ">= 95")
+        worst = min(max(ten), 1e6)
+        report.add("rl 10 s, 20 layers x 64 pools: worst gap", worst, "%", "<= 5")
+    first = max(quantiles([a.gap("rl zero-shot") for a in part])[0] for part in by_family.values())
+    report.add("rl zero-shot: median gap of the worst family", min(first, 1e6), "%", "<= 10")
+    for name in EQUAL_TIME:
+        asked = [a for a in answers if name in a.money]
+        if asked:
+            good = share([not_above(a.money["rl"], a.money[name]) for a in asked])
+            report.add(f"rl not above {name} at equal time", good, "%", ">= 99")
+    cheaper = sum(quantiles([-saving(a) for a in part])[0] <= -20 for part in by_family.values())
+    goal = ">= 3" if len(by_family) > 3 else None
+    report.add("families where rl saves 20 % on every rule, median", cheaper, "families", goal)
+    open_ = [a for a in answers if not a.proven]
+    if open_:
+        good = share([not_above(a.money["rl"], a.money["exact"]) for a in open_])
+        report.add("rl not above exact's incumbent where it ran out of time", good, "%", ">= 90")
+        report.add("questions that exact left open", len(open_), "questions")
+    ratios = sorted(ratio for a in answers for ratio in a.ratios)
+    if ratios:
+        middle, high, _, _ = quantiles(ratios)
+        report.add("score / exactly provisioned, median", middle, "x", "<= 1.03")
+        report.add("score / exactly provisioned, 90 %", high, "x", "<= 1.05")
+        missed = share([math.isinf(ratio) for ratio in ratios])
+        report.add("scored as invalid although a plan exists", missed, "%")
 
 
-def provisioning(report: Report, answers: list[Answer]) -> None:
-    """Exact ranks against the two static rules, for the placement of the optimum."""
-    for answer in answers:
-        assert answer.optimum.choices is not None
-        placement = [c.pool for c in answer.optimum.choices for _ in range(c.first, c.last + 1)]
-        began = time.process_time()
-        exact = provision(answer.table, placement)
-        took = time.process_time() - began
-        report.add(f"{answer.name}: exact provisioning, no start given", 1e3 * took, "ms")
-        for name, rule in (("StaRatio", static_ratio), ("StaPSRatio", static_server_ratio)):
-            choices = rule(answer.table, placement)
-            if choices is None:
-                report.notes.append(f"{answer.name}: {name} reaches no valid plan")
-                continue
-            above = 100 * (estimate(answer.table, choices).money / exact.value - 1)
-            report.add(f"{answer.name}: {name} above exact provisioning", above, "%", ">= 0")
-
-
-def speed(report: Report) -> None:
-    """Placements scored per second of one core, provisioning included."""
-    scorer = Scorer(question(MODELS["ctrdnn-16"]))
-    placements = np.random.default_rng(0).integers(0, 2, size=(20_000, 16))
-    scorer.score(placements)
-    times = []
-    for _ in range(5):
-        began = time.process_time()
-        scorer.score(placements)
-        times.append(time.process_time() - began)
-    rate = len(placements) / float(np.median(times))
-    report.add("placements scored, 16 layers x 2 pools", rate, "1/s", ">= 100000")
+def saving(answer: Answer) -> float:
+    """Per cent that rl's plan is cheaper than the cheapest of the rules; all if they have none."""
+    rule = min(answer.money[name] for name in RULES)
+    if math.isinf(rule):
+        return 100.0 if math.isfinite(answer.money["rl"]) else 0.0
+    return 100 * (1 - answer.money["rl"] / rule)
 
 
 def main() -> None:
     """Run all experiments."""
     parser = standard_options(__doc__)
-    parser.add_argument("--seconds", type=float, default=6.0, help="budget of each search")
+    parser.add_argument("--questions", type=int, default=50, help="of each family")
+    parser.add_argument("--jobs", type=int, default=1, help="questions at a time, a core each")
+    parser.add_argument("--exact-seconds", type=float, default=60.0, help="for the exact solver")
+    parser.add_argument("--certificates", type=int, default=1000, help="to check by enumeration")
     options = parser.parse_args()
-    every = ("rl", ALONE, *(name for name in SCHEDULERS if name not in ("rl", "exact")))
-    schedulers = QUICK if options.quick else every
-    seconds = 3.0 if options.quick else options.seconds
-    report = Report("schedulers", "Schedulers: money above the certified optimum")
-    speed(report)
-    models = [ask(n, question(spec), schedulers, seconds) for n, spec in MODELS.items()]
-    show(models, "the paper's models, CPU cores + V100s")
-    judge(report, models, 0.0, 10.0)
-    provisioning(report, models)
-    sets = {"models": models}
+    names = QUICK_FAMILIES if options.quick else tuple(FAMILIES)
+    num = 3 if options.quick else options.questions
+    exact = 2.0 if options.quick else options.exact_seconds
+    report = Report("schedulers", "Schedulers: money above the best plan")
+    answers = ask_all(questions_of(names, num, exact, options.quick), options.jobs)
+    goals(report, answers)
+    checked, proven, wrong = wrong_certificates(100 if options.quick else options.certificates)
+    report.add(f"wrong certificates of {checked} enumerated questions", wrong, "", "<= 0")
+    report.add("of these proven", proven, "questions")
+    for name in names:
+        part = [answer for answer in answers if answer.asked.family == name]
+        show(name, part)
+        record_family(report, name, part)
     if not options.quick:
-        deep = [
-            ask(f"ctrdnn-{depth}", question(ctrdnn(depth)), schedulers, seconds)
-            for depth in (8, 12, 20)
-        ]
-        show(deep, "depth")
-        judge(report, deep, 0.0, 10.0)
-        wide = [
-            ask(f"{num} pools", question(ctrdnn(20), num), schedulers, seconds)
-            for num in (4, 8, 16, 32, 64)
-        ]
-        show(wide, "ctrdnn-20 on simulated pools")
-        judge(report, wide, 1.0, 60.0)
-        sets |= {"depth": deep, "pools": wide}
+        sets = paper_models(report)
+        if options.json is not None:
+            plot(sets, Path(options.json).with_suffix(".png"))
     report.notes.append(
-        f"Each search had {seconds:g} s (rl {MORE_SECONDS:g} times that on more than two pools) "
-        "of one core and did not know the optimum. Seconds are CPU seconds of one thread. "
-        "rl scores the simple rules' placements first; `rl alone` is its policy without them."
+        f"{num} questions of each family, not seen in training. Each search had {SHORT:g} s of one "
+        f"core ({LONG:g} s on more than {FEW_POOLS} pools), counted in CPU seconds; exact had "
+        f"{exact:g} s. Gaps are above the certified optimum, or above the cheapest plan of any "
+        "method where it was not proven."
     )
     report.finish(options.json)
-    if options.json is not None:
-        plot(sets, Path(options.json).with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 
 if TYPE_CHECKING:
-    from benchmarks.schedulers.__main__ import Answer
+    from benchmarks.schedulers.paper import PaperAnswer
 
 
 MARKERS = "osD^vP*"
@@ -26,7 +26,7 @@ def styles(names: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def plot(sets: dict[str, list[Answer]], path: Path) -> None:
+def plot(sets: dict[str, list[PaperAnswer]], path: Path) -> None:
     """One row per experiment: money above the optimum, and seconds until the plan was found."""
     mpl.use("Agg")
     from matplotlib import pyplot as plt

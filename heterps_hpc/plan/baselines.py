@@ -1,4 +1,4 @@
-"""The rivals that the paper compares with, each a few lines, all with one signature."""
+"""The baselines that the paper compares with, each a few lines, all with one signature."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def brute_force(table: StageTable, budget: Budget) -> Found:
     counter = itertools.product(range(problem.num_pools), repeat=problem.num_layers)
     for block in _blocks(counter):
         search.score(block)
-        if search.elapsed >= budget.seconds:
-            return search.found(complete=False)
-    return search.found()
+        if search.over:
+            break
+    return search.found(complete=search.exhausted)
 
 
 def random(table: StageTable, budget: Budget) -> Found:
@@ -43,41 +43,31 @@ def random(table: StageTable, budget: Budget) -> Found:
     shape = (BLOCK, table.problem.num_layers)
     while not search.over:
         search.score(rng.integers(0, table.problem.num_pools, size=shape))
-    return search.found(complete=search.reached)
+    return search.found(complete=search.exhausted)
 
 
 def greedy(table: StageTable, budget: Budget) -> Found:
     """Layer by layer the pool of least money, as if all later layers stayed on it."""
     search = Search(table, budget)
-    try_greedy(search)
-    return search.found()
-
-
-def try_greedy(search: Search) -> None:
-    """Greedy's placements, within any search."""
-    problem = search.table.problem
+    problem = table.problem
     chosen = np.zeros(problem.num_layers, dtype=np.int64)
     for layer in range(problem.num_layers):
         tries = np.tile(chosen, (problem.num_pools, 1))
         tries[:, layer:] = np.arange(problem.num_pools)[:, None]
         chosen = tries[int(np.argmin(search.score(tries)))]
+    return search.found()
 
 
 def heuristic(table: StageTable, budget: Budget) -> Found:
     """Embeddings on CPUs, all else on accelerators; no plan where one of the two is missing."""
     search = Search(table, budget)
-    try_heuristic(search)
-    return search.found()
-
-
-def try_heuristic(search: Search) -> None:
-    """The heuristic's placements, within any search."""
-    problem = search.table.problem
+    problem = table.problem
     cpus, gpus = _kinds(problem)
     if not cpus or not gpus:
-        return
+        return search.found()
     embeds = problem.layers.is_embedding
     search.score(np.array([np.where(embeds, cpu, gpu) for cpu in cpus for gpu in gpus]))
+    return search.found()
 
 
 def cpu_only(table: StageTable, budget: Budget) -> Found:
@@ -121,11 +111,9 @@ def genetic(table: StageTable, budget: Budget) -> Found:
         mutation=PM(prob=1.0, prob_var=1.0 / problem.num_layers, eta=3.0, repair=RoundingRepair()),
         eliminate_duplicates=True,
     )
-    most = budget.most_placements
-    generations = 300 if most is None else max(1, most // 200)
-    ending = _until(search, generations)
+    ending = _until(search)
     minimize(Placements(), algorithm, ending, seed=budget.seed, verbose=False)
-    return search.found(complete=search.elapsed < budget.seconds)
+    return search.found(complete=search.exhausted)
 
 
 def bayesian(table: StageTable, budget: Budget) -> Found:
@@ -144,19 +132,17 @@ def bayesian(table: StageTable, budget: Budget) -> Found:
             trial.study.stop()
         return float(np.log(search.score(np.array([placement]))[0]))
 
-    most = 500 if budget.most_placements is None else budget.most_placements
-    study.optimize(objective, n_trials=most)  # ends itself when the search is over
-    return search.found(complete=search.elapsed < budget.seconds)
+    study.optimize(objective, n_trials=budget.max_placements)  # ends when the search is over
+    return search.found(complete=search.exhausted)
 
 
-def _until(search: Search, num_generations: int) -> object:
-    """pymoo's ending: generations, or the search says so."""
+def _until(search: Search) -> object:
+    """pymoo's ending: when the search is over."""
     from pymoo.core.termination import Termination
 
     class Until(Termination):  # type: ignore[misc]
         def _update(self, algorithm: object) -> float:
-            done = float(getattr(algorithm, "n_gen", 0) or 0) / num_generations
-            return 1.0 if search.over else done
+            return 1.0 if search.over else 0.0
 
     return Until()
 

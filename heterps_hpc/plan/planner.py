@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
@@ -13,7 +11,7 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.model import Model
 from heterps_hpc.plan.baselines import why_no_plan
-from heterps_hpc.plan.cost_model import StageTable, memory_of, to_plan
+from heterps_hpc.plan.cost_model import Choice, StageTable, memory_of, to_plan
 from heterps_hpc.plan.exact.solver import Solution, solve
 from heterps_hpc.plan.explain import (
     Best,
@@ -29,12 +27,11 @@ from heterps_hpc.planning_result import CurvePoint, PlanningResult
 from heterps_hpc.profile import Profile
 from heterps_hpc.sharding import bind_plan
 
-log = logging.getLogger(__name__)
-
 EXACT_SECONDS = 20.0
 LEAST_FLOOR = 1e-2  # samples per second
 DAY_SECONDS = 86_400.0
 LEARNED = ("rl", "rl-rnn")
+SAME_MONEY = 1e-6  # relative: what is no saving
 
 
 def make_plan(
@@ -46,23 +43,41 @@ def make_plan(
     problem = problem_of_job(profile, cluster, job, num_samples)
     problem, best = _with_goal(problem, job)
     table = StageTable(problem)
-    start = None if best is None else best.choices
+    budget = Budget(seconds=job.plan.seconds, seed=job.plan.seed)
+    own = decide(table, budget)  # knows neither the rules' plans nor the optimum
+    baselines = {rule: SCHEDULERS[rule](table, budget) for rule in CHEAP}
+    plans = [found for found in (own, *baselines.values()) if found.choices is not None]
+    start = min(plans, key=lambda found: found.money).choices if plans else None
+    if start is None and best is not None:
+        start = best.choices
     optimum = solve(table, seconds=EXACT_SECONDS, start=start)
     if optimum.choices is None:
         raise _no_plan(problem, optimum)
-    known = optimum.value if optimum.proven else None
-    budget = Budget(seconds=job.plan.seconds, seed=job.plan.seed, optimum=known)
-    name, found = job.plan.scheduler, decide(table, budget)
-    if found.choices is None and name in LEARNED:
-        log.warning("%s found no plan in %.0f s; taking the exact solver's", name, found.seconds)
-        name = "exact"
-        found = replace(found, choices=optimum.choices, money=optimum.value)
-    if found.choices is None:
+    if own.choices is None and job.plan.scheduler not in LEARNED:
         raise UserError(
-            f"scheduler {name!r} found no plan that reaches {problem.floor:,.0f} samples/s "
-            f"({why_no_plan(problem, name)}); use 'rl' or 'exact', which find one if there is any"
+            f"scheduler {job.plan.scheduler!r} found no plan that reaches {problem.floor:,.0f} "
+            f"samples/s ({why_no_plan(problem, job.plan.scheduler)}); use 'rl' or 'exact', which "
+            "find one if there is any"
         )
-    return _result(job, profile, table, name, found, optimum, best, budget)
+    name, choices = _cheapest(job.plan.scheduler, own, baselines, optimum)
+    return _result(job, profile, table, name, choices, own, baselines, optimum, best)
+
+
+def _cheapest(
+    asked: str, own: Found, baselines: dict[str, Found], optimum: Solution
+) -> tuple[str, tuple[Choice, ...]]:
+    """Whose plan is taken, and it: the asked scheduler's, but a learned one's only if no rule and
+    not the exact solver has a cheaper one."""
+    assert optimum.choices is not None
+    if own.choices is not None and asked not in LEARNED:
+        return asked, own.choices
+    name, money, choices = asked, own.money, own.choices
+    for rule, found in baselines.items():
+        if found.choices is not None and found.money < money * (1 - SAME_MONEY):
+            name, money, choices = rule, found.money, found.choices
+    if choices is None or optimum.value < money * (1 - SAME_MONEY):
+        name, choices = "exact", optimum.choices
+    return name, choices
 
 
 def _with_goal(problem: Problem, job: Job) -> tuple[Problem, Best | None]:
@@ -109,39 +124,43 @@ def _result(
     profile: Profile,
     table: StageTable,
     name: str,
-    found: Found,
+    choices: tuple[Choice, ...],
+    own: Found,
+    baselines: dict[str, Found],
     optimum: Solution,
     best: Best | None,
-    budget: Budget,
 ) -> PlanningResult:
-    """Everything that is known about the plan that was found."""
-    assert found.choices is not None
-    problem = table.problem
-    baselines = {name: SCHEDULERS[name](table, budget) for name in CHEAP}
-    plan = certified(table, found, name, optimum)
-    without = [rule for rule, other in baselines.items() if other.choices is None]
-    nearly, needed = runners_up(table, found.choices)
+    """Everything that is known about the plan that was taken."""
+    problem, asked = table.problem, job.plan.scheduler
+    plan = certified(table, choices, name, optimum)
+    own_plan = None if own.choices is None else certified(table, own.choices, asked, optimum)
+    others = {rule: found.choices for rule, found in baselines.items() if rule != name}
+    alternatives = [
+        certified(table, plan_of_rule, rule, optimum)
+        for rule, plan_of_rule in others.items()
+        if plan_of_rule is not None and rule != asked
+    ]
+    if own_plan is not None and name != asked:
+        alternatives.insert(0, own_plan)
+    without = [rule for rule, found in baselines.items() if found.choices is None]
+    nearly, needed = runners_up(table, choices)
     return PlanningResult(
         plan=plan,
-        memory=memory_of(table, found.choices),
-        alternatives=tuple(
-            certified(table, other, rule, optimum)
-            for rule, other in baselines.items()
-            if other.choices is not None and rule != name
-        ),
+        memory=memory_of(table, choices),
+        alternatives=tuple(alternatives),
         runners_up=tuple(nearly),
         needed_pools=tuple(needed),
         frontier=tuple(frontier(problem)),
-        learning_curve=tuple(
-            CurvePoint(seconds=s, placements=n, money=m) for s, n, m in found.curve
-        ),
+        asked=asked,
+        own_plan=own_plan,
+        learning_curve=tuple(CurvePoint(seconds=s, placements=n, money=m) for s, n, m in own.curve),
         floor=problem.floor,
         best=None if best is None else best.samples_per_second,
         best_is_found=best is not None and not best.proven,
         best_at_most=best.at_most if best is not None and math.isfinite(best.at_most) else None,
         epochs=job.train.epochs if job.train.steps is None else None,
-        num_placements=found.num_placements,
-        scheduler_seconds=found.seconds,
+        num_placements=own.num_placements,
+        scheduler_seconds=own.seconds,
         estimated_pools=tuple(profile.estimated_pools),
         extrapolated=tuple(extrapolated(profile, plan)),
         remarks=tuple(remarks(job, profile, problem)),
@@ -150,10 +169,9 @@ def _result(
     )
 
 
-def certified(table: StageTable, found: Found, name: str, optimum: Solution) -> Plan:
+def certified(table: StageTable, choices: tuple[Choice, ...], name: str, optimum: Solution) -> Plan:
     """A scheduler's plan with its distance from the optimum."""
-    assert found.choices is not None
-    plan = to_plan(table, found.choices, name)
+    plan = to_plan(table, choices, name)
     if not math.isfinite(optimum.bound) or optimum.bound <= 0:
         return plan
     gap = max(0.0, plan.estimate.money / optimum.bound - 1)

@@ -1,95 +1,149 @@
 """The learned scheduler: a recurrent policy over the layers, trained by REINFORCE.
 
-    features of layer 1 ─▶ cell ─▶ cell ─▶ … ─▶ cell      (LSTM, or Elman for rl-rnn)
-    pool of layer i−1  ─▶   │       │            │
-                            ▼       ▼            ▼
-                          pool    pool         pool        π(a_i | a_<i, layers)
+    features of (layer i, pool p) ─▶ MLP ─▶ x_i,p                      one vector per pair
+    x_i−1,a   mean_p x_i,p   max_p x_i,p ─▶ cell ─▶ h_i                LSTM, or Elman for rl-rnn
+    π(a_i = p | a_<i) ∝ exp( q(h_i)·x_i,p + w(h_i)·d_i,p + stay_i,p · s(x_i,p) )
 
-Each round draws N placements a ~ π, scores them all at once, and climbs
+d_i,p is what the layers before mean for pool p: whether the last one is there, whether any is, and
+how full it is. Nothing depends on how many pools there are or on their order, so one set of
+weights, trained ahead over many questions (benchmarks/schedulers/pretrain.py), serves them all.
+Without the file of weights the policy learns from nothing.
+
+On a question, the policy is first asked as it is: one greedy placement and some draws. Then each
+round draws N placements a ~ π, scores them all at once, and climbs
 
     Σ_n (R_n − b) / σ · ∇ log π(a_n),      R_n = −log money_n,   b ← γ b + (1 − γ) mean R
 
-with an entropy bonus that fades. Two things are added to the paper, because with 64 pools plain
-sampling hardly ever draws two equal neighbours: the policy sees the pool of the layer before and
-has one weight for staying on it, and every round also climbs log π of the best placement so far.
-The placements of the simple rules are scored first, so that the result is never worse than theirs.
-Everything is a function of the seed; only the number of rounds depends on the time.
+with an entropy bonus that fades. Two things are added to the paper: every round also tries
+mutations of the best placements that the policy has drawn so far, and climbs log π of the best one.
+The policy sees neither the placements of simple rules nor the optimum. Everything is a function of
+the seed; only the number of rounds depends on the time.
 """
 
 from __future__ import annotations
 
-import math
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from heterps_hpc.plan.baselines import try_greedy, try_heuristic
 from heterps_hpc.plan.cost_model import StageTable
-from heterps_hpc.plan.problem import Ints, Problem
-from heterps_hpc.plan.search import Budget, Found, Search
+from heterps_hpc.plan.features import NUM_FEATURES, Features, features_of
+from heterps_hpc.plan.problem import Floats, Ints
+from heterps_hpc.plan.search import Budget, Found, Search, mutations
 
-NUM_PLACEMENTS = 192  # N
-HIDDEN = 48
-LEARNING_RATE = 0.02
+WEIGHTS = Path(__file__).with_name("policy.safetensors")
+NUM_FIRST = 256  # draws before any learning on the question
+NUM_DRAWS = 64  # N: placements drawn in a round,
+NUM_MUTATIONS = 192  # and mutations of the best ones
+NUM_ELITE = 8  # best placements that are kept
+WIDTH = 48  # of x
+HIDDEN = 64  # of h
+LEARNING_RATE = {True: 2e-3, False: 1e-2}  # with weights, from nothing
 BASELINE_DECAY = 0.9  # γ
 ENTROPY = 0.03  # bonus at the start
 IMITATION = 0.1  # weight of the best placement so far
-STAY = 2.0  # first value of the weight for staying on a pool
-PATIENCE = 60  # rounds without a better plan before the policy starts afresh
+PATIENCE = 40  # rounds without a better plan before the policy starts afresh
+NOTHING_NEW = 8  # rounds that one counts for in which no placement is new
+MAX_STARTS = 3  # of them without a better plan before the search ends
 
 
 class Policy(nn.Module):
     """A distribution over pools for every layer, given the layers before."""
 
-    def __init__(self, num_features: int, num_pools: int, cell: str) -> None:
+    def __init__(self, cell: str) -> None:
         super().__init__()
-        size = num_features + num_pools + 1  # one more for "no layer before"
-        self.cell = nn.LSTMCell(size, HIDDEN) if cell == "lstm" else nn.RNNCell(size, HIDDEN)
-        self.head = nn.Linear(HIDDEN, num_pools)
-        self.stay = nn.Parameter(torch.tensor(STAY))
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        self.num_pools = num_pools
+        self.x = nn.Sequential(nn.Linear(NUM_FEATURES, 64), nn.Tanh(), nn.Linear(64, WIDTH))
+        self.cell = {"lstm": nn.LSTM, "elman": nn.RNN}[cell](3 * WIDTH, HIDDEN)
+        self.q = nn.Linear(HIDDEN, WIDTH)
+        self.w = nn.Linear(HIDDEN, 4)
+        self.s = nn.Linear(WIDTH, 1)
+        nn.init.zeros_(self.q.weight)
+        nn.init.zeros_(self.w.weight)
+        with torch.no_grad():
+            self.w.bias.copy_(torch.tensor([2.0, 0.0, 0.0, -1.0]))  # rather stay; avoid full pools
 
-    def forward(
+    def draw(self, question: Features, num: int, generator: torch.Generator | None) -> Ints:
+        """Draw placements [num, L] layer by layer; without a generator, the likeliest pools."""
+        with torch.no_grad():
+            x, load = self._read(question)
+            inputs = _around(x)
+            stay, used, full = (torch.zeros(num, x.shape[1]) for _ in range(3))
+            before, state, drawn = torch.zeros(num, WIDTH), None, []
+            for i, x_i in enumerate(x):
+                row = torch.cat([before, inputs[i].expand(num, -1)], dim=1)
+                h, state = self.cell(row[None], state)
+                logits = self._logits(h, x_i[None], stay[None], used[None], full[None] + load[i])[0]
+                if generator is None:
+                    a = logits.argmax(dim=1)
+                else:
+                    a = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
+                drawn.append(a)
+                stay = nn.functional.one_hot(a, x.shape[1]).float()
+                used, full, before = torch.maximum(used, stay), full + stay * load[i], x_i[a]
+        return np.asarray(torch.stack(drawn, dim=1).numpy(), dtype=np.int64)
+
+    def forward(self, question: Features, placements: Ints) -> tuple[torch.Tensor, torch.Tensor]:
+        """log π [N] of placements [N, L], and the mean entropy of a decision."""
+        x, load = self._read(question)
+        a = torch.as_tensor(placements.T)  # [L, N]
+        length, num = a.shape
+        here = nn.functional.one_hot(a, x.shape[1]).float()  # [L, N, P]
+        stay = _shift(here)
+        used = _shift(here.cumsum(dim=0).clamp(max=1.0))
+        full = _shift((here * load[:, None]).cumsum(dim=0)) + load[:, None]
+        before = _shift(x[torch.arange(length)[:, None], a])
+        around = _around(x)[:, None].expand(-1, num, -1)
+        h, _ = self.cell(torch.cat([before, around], dim=2))
+        log_p = self._logits(h, x, stay, used, full).log_softmax(dim=2)
+        entropy = -(log_p.exp() * log_p).sum(dim=2).mean()
+        return log_p.gather(2, a[:, :, None])[:, :, 0].sum(dim=0), entropy
+
+    def _read(self, question: Features) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [L, P, W], and the part of each pool that a layer would fill [L, P]."""
+        pairs = torch.as_tensor(question.pairs, dtype=torch.float32)
+        return self.x(pairs).tanh(), torch.as_tensor(question.load, dtype=torch.float32)
+
+    def _logits(
         self,
-        features: torch.Tensor,
-        num: int,
-        generator: torch.Generator,
-        given: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Draw `num` placements (or follow the given ones); log-probabilities and entropy."""
-        state: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None
-        before = torch.full((num,), self.num_pools)
-        drawn, log_prob, entropy = [], torch.zeros(num), torch.zeros(())
-        for layer, row in enumerate(features):
-            one_hot = nn.functional.one_hot(before, self.num_pools + 1).float()
-            state = self.cell(torch.cat([row.expand(num, -1), one_hot], dim=1), state)
-            logits = self.head(state[0] if isinstance(state, tuple) else state)
-            log_p = torch.log_softmax(logits + self.stay * one_hot[:, :-1], dim=1)
-            if given is None:
-                action = torch.multinomial(log_p.detach().exp(), 1, generator=generator)[:, 0]
-            else:
-                action = given[:, layer]
-            log_prob = log_prob + log_p.gather(1, action[:, None])[:, 0]
-            entropy = entropy - (log_p.exp() * log_p).sum(dim=1).mean()
-            drawn.append(action)
-            before = action
-        return torch.stack(drawn, dim=1), log_prob, entropy / len(features)
+        h: torch.Tensor,  # [L, N, H]
+        x: torch.Tensor,  # [L, P, W]
+        stay: torch.Tensor,  # [L, N, P]: 1 for the pool of the layer before
+        used: torch.Tensor,  # [L, N, P]: 1 for pools that have a layer
+        full: torch.Tensor,  # [L, N, P]: how full a pool would be with this layer
+    ) -> torch.Tensor:
+        d = torch.stack([stay, used, full.clamp(max=2.0), torch.log1p(torch.relu(full - 1))])
+        w = self.w(h).permute(2, 0, 1)[:, :, :, None]
+        logits: torch.Tensor = self.q(h) @ x.transpose(1, 2) + (w * d).sum(dim=0)
+        return torch.add(logits, stay * self.s(x).transpose(1, 2))
 
 
-def features_of(problem: Problem) -> torch.Tensor:
-    """What the policy reads of each layer: index, kind, input size, weight size, transfer time."""
-    layers = problem.layers
-    index = np.linspace(0, 1, problem.num_layers)
-    kinds = sorted(set(layers.kinds))
-    kind = np.array([[k == name for name in kinds] for k in layers.kinds], dtype=np.float64)
-    weights = layers.weight_bytes + layers.table_bytes
-    transfer = layers.input_bytes[:, None] * problem.pools.uplink_seconds_per_byte[None, :]
-    sizes = [layers.input_bytes, weights, transfer.mean(axis=1) * 1e9]
-    scaled = [np.log1p(size) / max(1.0, float(np.log1p(size).max())) for size in sizes]
-    return torch.tensor(np.column_stack([index, kind, *scaled]), dtype=torch.float32)
+def _around(x: torch.Tensor) -> torch.Tensor:
+    """What a layer's pools look like together, [L, 2 W]."""
+    return torch.cat([x.mean(dim=1), x.amax(dim=1)], dim=1)
+
+
+def _shift(values: torch.Tensor) -> torch.Tensor:
+    """What holds before each layer, from what holds after it."""
+    return torch.cat([torch.zeros_like(values[:1]), values[:-1]])
+
+
+def make_policy(cell: str, seed: int, *, pretrained: bool = True) -> tuple[Policy, bool]:
+    """A policy with the shipped weights if there are any, else with random ones; and which."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        policy = Policy(cell)
+    if not (pretrained and WEIGHTS.exists()):
+        return policy, False
+    from safetensors.torch import load_file
+
+    tensors = load_file(WEIGHTS)
+    own = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith(f"{cell}.")}
+    if not own:
+        return policy, False
+    policy.load_state_dict(own)
+    return policy, True
 
 
 def rl(table: StageTable, budget: Budget) -> Found:
@@ -102,69 +156,79 @@ def rl_rnn(table: StageTable, budget: Budget) -> Found:
     return reinforce(table, budget, "elman")
 
 
-def reinforce(table: StageTable, budget: Budget, cell: str, *, simple_rules: bool = True) -> Found:
-    """Learn for the budget; the best plan ever drawn is the answer.
-
-    Without the simple rules' placements, what is found is what the policy has learned to draw.
-    """
+def reinforce(table: StageTable, budget: Budget, cell: str, *, pretrained: bool = True) -> Found:
+    """Learn for the budget, or until nothing new comes; the best plan ever drawn is the answer."""
+    torch.optim.Adam([torch.zeros(1)])  # imports a second's worth of torch, off the budget
     search = Search(table, budget)
-    if simple_rules:
-        _simple_rules(search)
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # same bits everywhere, and small matrices gain nothing
     try:
-        start = 0
-        while not search.over and table.problem.num_pools > 1:
-            _learn(search, cell, budget.seed + 7919 * start)
-            start += 1
+        starts = 0
+        while not search.over and starts < MAX_STARTS:
+            before = search.money
+            seed = budget.seed + 7919 * search.num_placements
+            learn(search, *make_policy(cell, seed, pretrained=pretrained), seed)
+            starts = 0 if search.money < before * (1 - 1e-9) else starts + 1
+            if table.problem.num_pools == 1:
+                break
     finally:
         torch.set_num_threads(torch_threads)
-    return search.found()
+    return search.found(complete=not search.over_time)
 
 
-def _simple_rules(search: Search) -> None:
-    problem = search.table.problem
-    pools = np.arange(problem.num_pools)
-    search.score(np.repeat(pools[:, None], problem.num_layers, axis=1))
-    try_greedy(search)
-    try_heuristic(search)
-
-
-def _learn(search: Search, cell: str, seed: int) -> None:
-    """Train one policy until it has settled or the search is over."""
+def learn(search: Search, policy: Policy, pretrained: bool, seed: int) -> None:
+    """Train one policy on the question until it has settled or the search is over."""
     problem = search.table.problem
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        features = features_of(problem)
-        policy = Policy(features.shape[1], problem.num_pools, cell)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
-    baseline, spread = None, 1.0
-    best_reward, best, idle, round_ = -math.inf, torch.empty(0), 0, 0
+    rng = np.random.default_rng(seed)
+    features = features_of(problem)
+    elite = Elite()
+    elite.score(search, policy.draw(features, 1, None))
+    elite.score(search, policy.draw(features, NUM_FIRST, generator))
+    optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE[pretrained])
+    baseline, sigma, idle, round_ = None, 1.0, 0, 0
     while not search.over and idle < PATIENCE:
-        placements, log_prob, entropy = policy(features, NUM_PLACEMENTS, generator)
-        reward = -torch.tensor(np.log(search.score(_ints(placements))), dtype=torch.float32)
+        best_before, seen_before = elite.money[0], search.num_placements
+        placements = policy.draw(features, NUM_DRAWS, generator)
+        reward = -torch.tensor(np.log(elite.score(search, placements)), dtype=torch.float32)
         mean = float(reward.mean())
         baseline = mean if baseline is None else _mix(baseline, mean)
-        spread = _mix(spread, float(reward.std()) + 1e-6)
-        top = int(reward.argmax())
-        idle += 1
-        if float(reward[top]) > best_reward + 1e-6:
-            best_reward, best, idle = float(reward[top]), placements[top : top + 1], 0
-        _, best_log_prob, _ = policy(features, 1, generator, best)
-        advantage = ((reward - baseline) / spread).clamp(-3.0, 3.0)
+        sigma = _mix(sigma, float(reward.std()) + 1e-6)
+        elite.score(search, mutations(elite.placements, NUM_MUTATIONS, problem.num_pools, rng))
+        log_prob, entropy = policy(features, np.concatenate([placements, elite.placements[:1]]))
+        advantage = ((reward - baseline) / sigma).clamp(-3.0, 3.0)
         bonus = ENTROPY * 0.98**round_ * entropy
-        gain = (advantage * log_prob).mean() + bonus + IMITATION * best_log_prob.mean()
+        gain = (advantage * log_prob[:-1]).mean() + bonus + IMITATION * log_prob[-1]
         optimizer.zero_grad()
         (-gain).backward()
         nn.utils.clip_grad_norm_(policy.parameters(), 5.0)
         optimizer.step()
+        if elite.money[0] < best_before * (1 - 1e-6):
+            idle = 0
+        else:
+            idle += 1 if search.num_placements > seen_before else NOTHING_NEW
         round_ += 1
+
+
+class Elite:
+    """The best placements that one policy has drawn, or that came of them by mutation."""
+
+    def __init__(self) -> None:
+        self.placements: Ints = np.zeros((0, 0), dtype=np.int64)
+        self.money: Floats = np.zeros(0)
+
+    def score(self, search: Search, placements: Ints) -> Floats:
+        """Score placements and keep the best."""
+        money = search.score(placements)
+        if len(self.money):
+            placements = np.concatenate([self.placements, placements])
+        values = np.concatenate([self.money, money])
+        near = np.argsort(values, kind="stable")[: 4 * NUM_ELITE]
+        _, first = np.unique(placements[near], axis=0, return_index=True)
+        kept = near[np.sort(first)[:NUM_ELITE]]
+        self.placements, self.money = placements[kept], values[kept]
+        return money
 
 
 def _mix(old: float, new: float) -> float:
     return BASELINE_DECAY * old + (1 - BASELINE_DECAY) * new
-
-
-def _ints(placements: torch.Tensor) -> Ints:
-    return np.asarray(placements.numpy(), dtype=np.int64)

@@ -40,7 +40,7 @@ SCHEDULERS: dict[str, Scheduler] = {
     "random": baselines.random,
 }
 NEEDS = {"genetic": "pymoo", "bayesian": "optuna"}  # the extra `baselines` of setup.cfg
-CHEAP = ("greedy", "heuristic", "cpu-only", "gpu-only")  # milliseconds: run beside every plan
+CHEAP = ("greedy", "heuristic", "cpu-only", "gpu-only")  # milliseconds: run with every plan
 
 
 def scheduler(name: str) -> Scheduler:

@@ -1,29 +1,39 @@
-"""Many placements scored at once: what the learning scheduler and its rivals search with.
+"""Many placements provisioned at once: what the learning scheduler and its baselines search with.
 
-Provisioning a placement exactly takes milliseconds; a search looks at 100,000 placements a second.
-So the rank counts of every possible stage are worked out beforehand for a grid of (cap, price):
-each stage takes the k that minimises ET + λ·$/hour subject to ET ≤ cap, which for the right cap and
-λ is the best plan or close to it. A placement is scored by summing its stages' rows of that table
-and taking the best column: a coarse pass over all columns, then a fine one around the best. The
-result is a valid plan, so a score is never too good; the winners are provisioned exactly.
+Provisioning one placement exactly takes milliseconds; a search wants to look at tens of thousands
+of placements a second. So all placements of a block get their ranks together, in three steps:
+
+1. Every stage has a row of seconds by number of ranks, which is made when the stage is first met.
+   For a grid of (cap, price) a row gives the k of least e/m + price·$/hour with ET ≤ cap, which
+   for the right cap and price is the best plan or close to it.
+2. Every placement takes the column of the grid whose plan is cheapest, shared limits and whole
+   nodes counted.
+3. From there, ranks of one stage are added or taken away while that helps, for placements that
+   are not far more expensive than the best so far.
+
+A score is the money of a valid plan, so it is never too good; placements for which no valid plan
+was found carry a penalty that grows with what they break.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from heterps_hpc.plan.cost_model import Choice, StageTable, batch_seconds, money_of, stages_of
-from heterps_hpc.plan.exact.graph import StageOptions, make_options
-from heterps_hpc.plan.problem import Floats, Ints
+from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, batch_seconds, stages_of
+from heterps_hpc.plan.problem import Bools, Floats, Ints
 
-Floats32 = NDArray[np.float32]
-STEP = 8  # fine columns per coarse column
-MOST_TRIED_AGAIN = 64
-PENALTY = 10.0  # a placement that misses the floor or a limit counts this many times its money
+EVERY_COUNT_UP_TO = 64  # larger numbers of ranks go in steps of about 3 %
+PENALTY = 10.0  # a placement that misses the floor or a limit costs this many times its money
+MAX_MOVES = 12  # changes of a placement's ranks after the grid
+MAX_MOVES_THOROUGH = 60
+MAX_STAGES_FOR_PAIRS = 16
+PART = 512  # placements that are provisioned together, so that arrays stay in the cache
+WORTH = 2.0  # placements above this many times the best so far keep the plan of the grid
+STEPS = np.array([-8, -3, -1, 1, 3, 8])  # tried on one stage, in places of the list of counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,173 +41,329 @@ class Scores:
     """For each placement: money (with penalty if it breaks a bound) and whether it is valid."""
 
     money: Floats
-    valid: NDArray[np.bool_]
-    ranks: NDArray[np.int32]  # [N, L]: ranks of the stage that starts at a layer, else 0
+    valid: Bools
+    ranks: Ints  # [N, L]: ranks of the stage that starts at a layer, else 0
 
 
 @dataclass(frozen=True, eq=False)
-class StageColumns:
-    """The ranks that each stage takes in each column, and what it then adds; row 0 is no stage."""
+class _Block:
+    """The stages of N placements, S at most in each; `row` 0 is no stage."""
 
-    chain_seconds: Floats32  # [stages + 1, columns], as in equation 4
-    prefetch_seconds: Floats32
-    per_hour: Floats32
-    ranks: NDArray[np.int32]
+    row: Ints  # [N, S]
+    first: Ints  # [N, S]: the layer that a stage starts with
+    pool: Ints  # [N, S]
+    chain: Floats  # [N, S]: 1 if the pipeline drains through the stage (equation 4)
+    prefetch: Floats  # [N, S]: 1 if it holds tables that prefetch
+    same: Floats  # [N, S, S]: 1 where two stages are on one pool
+    share: Floats  # [N, S]: 1 / number of the placement's stages on the pool; 0 for no stage
+    broken: Floats  # [N]: stages that fit on their pool with no number of ranks
+
+    def take(self, which: Ints) -> _Block:
+        """Some of the placements."""
+        return _Block(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
 
-@dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores placements of one question."""
+    """Scores placements of one question, by money or (with `seconds_only`) by seconds per batch.
 
-    table: StageTable
+    A thorough one has a finer grid and changes two stages at once: for the few best placements.
+    """
 
-    @cached_property
-    def _options(self) -> StageOptions:
-        """Stages with some of their rank counts: all small ones, then steps of a few per cent,
-        which is close enough for a score."""
-        limits = self.table.problem.pools.limit
-        few = np.arange(1, min(16, int(limits.max())) + 1)
-        steps = np.geomspace(few[-1], limits.max(), 64).astype(np.int64)
-        counts = np.unique(np.concatenate([few, steps, limits]))
-        return make_options(self.table, counts=counts, floor=False)
+    penalty = PENALTY
 
-    @cached_property
-    def _columns(self) -> tuple[Floats, Floats]:
-        """Cap and price of each fine column; neighbours differ little."""
-        options, problem = self._options, self.table.problem
-        coarse = 32 if len(options) < 200_000 else 10
-        same = np.diff(options.pair * options.num_pools + options.pool) == 0
-        gain = -np.diff(options.ET)[same] / np.diff(options.per_hour)[same]
-        gain = gain[gain > 0] if (gain > 0).any() else np.array([1.0])
-        cheap, expensive = np.quantile(gain, [0.02, 0.98])
-        slowest = min(problem.longest_batch, float(options.ET.max()))
-        if problem.micro_batches == 1:  # only the sum of seconds counts
-            prices = np.geomspace(cheap / 4, expensive * 4, coarse * STEP)
-            return np.full(len(prices), slowest), prices
-        fastest = float(np.quantile(options.ET, 0.01))
-        few = 4 if problem.micro_batches < 16 else 1  # the sum counts by 1/m
-        caps = np.geomspace(min(fastest, slowest / 2), slowest, coarse * STEP // few)
-        prices = np.geomspace(cheap, expensive * 100, 4)[-few:]
-        return np.tile(caps, few), np.repeat(prices, len(caps))
-
-    @cached_property
-    def _fine(self) -> StageColumns:
-        """The ranks of least ET + λ·$/hour within the cap, per stage and fine column."""
-        options, (caps, prices) = self._options, self._columns
-        num_stages = len(self.table.pairs) * options.num_pools
-        stage = options.pair * options.num_pools + options.pool
-        row = np.repeat(np.arange(len(options.starts)), np.diff(options.starts, append=len(stage)))
-        shape = (num_stages + 1, len(caps))
-        chain, prefetch, per_hour = (np.full(shape, np.inf, np.float32) for _ in range(3))
-        ranks = np.zeros(shape, np.int32)
-        where = stage[options.starts] + 1
-        for column, (cap, price) in enumerate(zip(caps, prices, strict=True)):
-            weight = options.chain_seconds + options.prefetch_seconds * 1e-9
-            weight = weight + price * options.per_hour
-            weight = np.where(cap * (1 + 1e-9) >= options.ET, weight, 1e9 * options.ET + weight)
-            best = np.minimum.reduceat(weight, options.starts)
-            hits = np.flatnonzero(weight == best[row])
-            _, first = np.unique(row[hits], return_index=True)
-            chosen = hits[first]
-            chain[where, column] = options.chain_seconds[chosen]
-            prefetch[where, column] = options.prefetch_seconds[chosen]
-            per_hour[where, column] = options.per_hour[chosen]
-            ranks[where, column] = options.ranks[chosen]
-        for part in (chain, prefetch, per_hour):
-            part[0] = 0.0
-        return StageColumns(chain, prefetch, per_hour, ranks)
-
-    @cached_property
-    def _coarse(self) -> StageColumns:
-        fine, some = self._fine, slice(STEP // 2, None, STEP)
-        return StageColumns(
-            np.ascontiguousarray(fine.chain_seconds[:, some]),
-            np.ascontiguousarray(fine.prefetch_seconds[:, some]),
-            np.ascontiguousarray(fine.per_hour[:, some]),
-            fine.ranks[:, some],
-        )
+    def __init__(
+        self, table: StageTable, *, thorough: bool = False, seconds_only: bool = False
+    ) -> None:
+        self.table = table
+        self.thorough = thorough
+        self.seconds_only = seconds_only
+        problem = table.problem
+        self._counts = _rank_counts(problem.pools.limit)
+        self._place = np.searchsorted(self._counts, np.arange(self._counts[-1] + 2), side="right")
+        self._place = np.maximum(self._place - 1, 0)  # k → place of the largest count ≤ k
+        self._rate = problem.pools.price / problem.pools.ranks_per_unit
+        self._caps, self._prices = self._grid()
+        width = len(self._caps) * len(self._prices)
+        self._row_of = np.zeros(len(table.pairs) * problem.num_pools, dtype=np.int64)
+        self._num_rows = 1
+        self._least = np.inf  # value of the best placement so far
+        self._seconds = np.zeros((1, len(self._counts)))
+        self._start = np.zeros((1, width), dtype=np.int64)
+        self._lowest = np.zeros(1, dtype=np.int64)
+        self._highest = np.zeros(1, dtype=np.int64)
+        self._broken = np.zeros(1)
 
     def score(self, placements: Ints) -> Scores:
         """Score placements given as pool indices, [N, L]."""
-        stages = self._stages(placements)
-        ranks = self._fine.ranks
-        column = self._best_column(stages, self._coarse, None) * STEP
-        fine = np.minimum(column[:, None] + np.arange(STEP), ranks.shape[1] - 1)
-        best = self._best_column(stages, self._fine, fine)
-        column = fine[np.arange(len(fine)), best]
-        scores = self._exact_value(stages, ranks[stages, column[:, None]])
-        return self._try_again(scores, stages, ranks)
+        parts = [
+            self._score(part) for part in np.split(placements, range(PART, len(placements), PART))
+        ]
+        return Scores(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def _try_again(self, scores: Scores, stages: Ints, ranks: NDArray[np.int32]) -> Scores:
-        """Look at every coarse column for placements that broke a limit which stages share (the
-        quick pass cannot see those), the most promising ones first."""
-        broken = np.flatnonzero(~scores.valid)
-        broken = broken[np.argsort(scores.money[broken], kind="stable")][:MOST_TRIED_AGAIN]
-        if not len(broken):
-            return scores
-        money, valid, chosen = scores.money.copy(), scores.valid.copy(), scores.ranks.copy()
-        for column in range(STEP // 2, ranks.shape[1], STEP):
-            again = self._exact_value(stages[broken], ranks[stages[broken], column])
-            better = again.money < money[broken]
-            rows = broken[better]
-            money[rows], valid[rows] = again.money[better], again.valid[better]
-            chosen[rows] = again.ranks[better]
-        return Scores(money, valid, chosen)
+    def _score(self, placements: Ints) -> tuple[Floats, Bools, Ints]:
+        block = self._stages(placements)
+        place, value, valid = self._from_grid(block)
+        hoped = np.where(valid, value, value / PENALTY)
+        self._least = min(self._least, float(np.where(valid, value, np.inf).min()))
+        worth = np.flatnonzero(hoped <= WORTH * self._least)
+        if len(worth):
+            place[worth] = self._improve(block.take(worth), place[worth], value[worth])
+        values, valids = self._value(block, place[:, :, None])
+        value, valid = values[:, 0], valids[:, 0]
+        ranks = np.zeros(placements.shape, dtype=np.int64)
+        exists = block.row > 0
+        at = np.nonzero(exists)
+        ranks[at[0], block.first[at]] = self._counts[place[at]]
+        scale = 1.0 if self.seconds_only else self.table.problem.num_batches / 3600
+        return value * scale, valid, ranks
 
-    def _stages(self, placements: Ints) -> Ints:
-        """Row of the table of the stage that starts at each layer; 0 where none starts."""
+    def choices(self, placement: Ints, ranks: Ints) -> tuple[Choice, ...]:
+        """The plan that a score stands for."""
+        return tuple(Choice(*run, int(ranks[run[0]])) for run in stages_of(placement.tolist()))
+
+    # 1: rows
+
+    def _grid(self) -> tuple[Floats, Floats]:
+        """Caps on a stage's seconds, and prices of money in seconds."""
+        table, m = self.table, self.table.problem.micro_batches
+        pools = np.arange(table.problem.num_pools)
+        pairs = np.arange(0, len(table.pairs), max(1, len(table.pairs) // 500))
+        cell = (pairs[:, None, None], pools[:, None], self._counts)
+        fits = table.fits(*cell)
+        et = np.where(fits, table.stage_seconds(*cell), np.inf)
+        if not fits.any():
+            return np.array([np.inf]), np.array([1.0])
+        slowest = min(table.problem.longest_batch, float(et[np.isfinite(et)].max()))
+        fastest = min(float(np.quantile(et.min(axis=2), 0.02)), slowest / 2)
+        num_caps, num_prices = (16, 2) if m >= 16 else (12, 3) if m >= 4 else (4, 9)
+        if self.thorough:
+            num_caps, num_prices = 4 * num_caps, 3 * num_prices
+        caps = np.geomspace(fastest, slowest, num_caps)
+        low = et.min(axis=2)
+        low, cost = low[np.isfinite(low)], self._rate.mean() * self._counts.mean()
+        scale = float(np.median(low)) / cost / m
+        prices = np.geomspace(scale * 1e-3, scale * 1e2, num_prices)
+        return caps, prices
+
+    def _add_rows(self, stages: Ints) -> None:
+        """Seconds and places in the grid of stages (pair · P + pool) not met before."""
+        table, problem = self.table, self.table.problem
+        pair, pool = np.divmod(stages, problem.num_pools)
+        cell = (pair[:, None], pool[:, None], self._counts)
+        et, fits = table.stage_seconds(*cell), table.fits(*cell)
+        broken = ~fits.any(axis=1)
+        fits[broken] = self._counts <= problem.pools.limit[pool[broken], None]
+        et = np.minimum.accumulate(np.where(fits, et, np.inf), axis=1)
+        lowest = fits.argmax(axis=1)
+        highest = len(self._counts) - 1 - fits[:, ::-1].argmax(axis=1)
+        first = (et[:, :, None] > self._caps * (1 + 1e-12)).sum(axis=1)
+        first = np.minimum(first, highest[:, None])
+        starts = []
+        for price in self._prices:
+            weight = np.where(table.in_chain[pair], 1 / problem.micro_batches, 1e-12)[:, None] * et
+            weight = weight + price * self._rate[pool][:, None] * self._counts
+            starts.append(np.take_along_axis(_argmin_from(weight), first, axis=1))
+        new = np.arange(self._num_rows, self._num_rows + len(stages))
+        self._row_of[stages] = new
+        self._num_rows += len(stages)
+        start = np.clip(np.concatenate(starts, axis=1), lowest[:, None], highest[:, None])
+        self._seconds = np.concatenate([self._seconds, et])
+        self._start = np.concatenate([self._start, start])
+        self._lowest = np.concatenate([self._lowest, lowest])
+        self._highest = np.concatenate([self._highest, highest])
+        self._broken = np.concatenate([self._broken, broken.astype(np.float64)])
+
+    def _stages(self, placements: Ints) -> _Block:
+        """The stages of the placements."""
+        problem = self.table.problem
         num, length = placements.shape
         starts = np.ones((num, length), dtype=np.bool_)
         starts[:, 1:] = placements[:, 1:] != placements[:, :-1]
-        last = np.full((num, length), length - 1)
-        for layer in range(length - 2, -1, -1):
-            last[:, layer] = np.where(starts[:, layer + 1], layer, last[:, layer + 1])
-        pair = self.table.pair_index[np.arange(length), last]
-        return np.where(starts, pair * self.table.problem.num_pools + placements + 1, 0)
-
-    def _best_column(self, stages: Ints, table: StageColumns, columns: Ints | None) -> Ints:
-        """Index of the column (or of the given columns) of least money within the floor."""
-        problem, m = self.table.problem, self.table.problem.micro_batches
-        width = table.ranks.shape[1] if columns is None else columns.shape[1]
-        shape = (len(stages), width)
-        chain_sum, chain_max, prefetch_max, per_hour = (
-            np.zeros(shape, np.float32) for _ in range(4)
+        slot = np.cumsum(starts, axis=1) - 1
+        size = int(slot[:, -1].max()) + 1
+        where, layer = np.nonzero(starts)
+        at = (where, slot[where, layer])
+        first = np.full((num, size + 1), length)
+        first[at] = layer
+        last = first[:, 1:] - 1
+        first = first[:, :-1]
+        exists = first < length
+        first = np.where(exists, first, 0)
+        pool = np.where(exists, placements[np.arange(num)[:, None], first], -1)
+        pair = self.table.pair_index[first, np.where(exists, last, 0)]
+        stage = np.where(exists, pair * problem.num_pools + pool, 0)
+        met = np.unique(stage[exists])
+        new = met[self._row_of[met] == 0]
+        if len(new):
+            self._add_rows(new)
+        row = np.where(exists, self._row_of[stage], 0)
+        in_chain = exists & self.table.in_chain[pair]
+        same = (pool[:, :, None] == pool[:, None, :]) & exists[:, :, None]
+        return _Block(
+            row=row,
+            first=first,
+            pool=pool,
+            chain=in_chain.astype(np.float64),
+            prefetch=(exists & ~in_chain).astype(np.float64),
+            same=same.astype(np.float64),
+            share=exists / np.maximum(same.sum(axis=2), 1),
+            broken=self._broken[row].sum(axis=1),
         )
 
-        def rows(part: Floats32, stage: Ints) -> Floats32:
-            return part[stage] if columns is None else part[stage[:, None], columns]
+    # 2: the grid
 
-        prefetches = problem.staleness > 0
-        for layer in range(stages.shape[1]):
-            stage = stages[:, layer]
-            chain = rows(table.chain_seconds, stage)
-            chain_sum += chain
-            per_hour += rows(table.per_hour, stage)
-            if m > 1:
-                np.maximum(chain_max, chain, out=chain_max)
-            if prefetches and problem.layers.is_embedding[layer]:
-                np.maximum(prefetch_max, rows(table.prefetch_seconds, stage), out=prefetch_max)
-        seconds = batch_seconds(chain_sum, chain_max, prefetch_max, m)
-        value = seconds * per_hour
-        late = seconds > problem.longest_batch * (1 + 1e-6)
-        value = np.where(late, np.float32(1e12) * seconds, value)
-        return np.asarray(np.argmin(value, axis=1))
+    def _from_grid(self, block: _Block) -> tuple[Ints, Floats, Bools]:
+        """Places [N, S] of the cheapest column, its value [N], and whether it is valid."""
+        places = self._start[block.row]
+        value, valid = self._value(block, places)
+        best = value.argmin(axis=1)
+        which = np.arange(len(best))
+        return places[which, :, best], value[which, best], valid[which, best]
 
-    def _exact_value(self, stages: Ints, ranks: NDArray[np.int32]) -> Scores:
-        """Money of the chosen ranks in double precision, nodes and limits included."""
-        problem = self.table.problem
-        exists = stages > 0
-        pair, pool = np.divmod(np.maximum(stages - 1, 0), problem.num_pools)
-        impossible = (exists & (ranks == 0)).any(axis=1)  # a stage that fits nowhere on its pool
-        ranks = np.where(exists, np.maximum(ranks, 1), 0)
-        costs = self.table.evaluate_many(pair, pool, ranks)
-        money = money_of(problem, costs.seconds, costs.per_hour)
-        over = np.maximum(costs.used / problem.pools.limit, 1.0).prod(axis=1)
-        late = np.maximum(costs.seconds / problem.longest_batch, 1.0)
-        valid = (over <= 1.0) & (late <= 1 + 1e-12) & ~impossible
-        missed = PENALTY * over * late * np.where(impossible, PENALTY, 1.0)
-        return Scores(np.where(valid, money, money * missed), valid, ranks * exists)
+    def _value(self, block: _Block, place: Ints) -> tuple[Floats, Bools]:
+        """T · C (or T) of ranks [N, S, G] with penalties, and whether they are valid, [N, G]."""
+        problem, m = self.table.problem, self.table.problem.micro_batches
+        pools = problem.pools
+        e = self._seconds[block.row[:, :, None], place]
+        chain, prefetch = e * block.chain[:, :, None], e * block.prefetch[:, :, None]
+        total = batch_seconds(chain.sum(axis=1), chain.max(axis=1), prefetch.max(axis=1), m)
+        used = block.same @ self._counts[place].astype(np.float64)
+        unit = pools.ranks_per_unit[block.pool][:, :, None]
+        limit = pools.limit[block.pool][:, :, None]
+        rate = pools.price[block.pool][:, :, None] * block.share[:, :, None]
+        per_hour = (np.ceil(used / unit) * rate).sum(axis=1)
+        over = (np.maximum(used / limit - 1, 0.0) * block.share[:, :, None]).sum(axis=1)
+        late = np.maximum(total / problem.longest_batch, 1.0)
+        return self._penalised(total, per_hour, over, late, block.broken[:, None])
 
-    def choices(self, placement: Ints, ranks: NDArray[np.int32]) -> tuple[Choice, ...]:
-        """The plan that a score stands for."""
-        return tuple(Choice(*run, int(ranks[run[0]])) for run in stages_of(placement.tolist()))
+    def _penalised(
+        self, total: Floats, per_hour: Floats, over: Floats, late: Floats, broken: Floats
+    ) -> tuple[Floats, Bools]:
+        valid = (over <= 0) & (late <= 1 + ROUNDING) & (broken == 0)
+        value = total if self.seconds_only else total * per_hour
+        if valid.all():
+            return value, valid
+        penalty = PENALTY * (1 + over) * late * PENALTY ** np.minimum(broken, 3)
+        return np.where(valid, value, value * penalty), valid
+
+    # 3: improvement
+
+    def _improve(self, block: _Block, place: Ints, value: Floats) -> Ints:
+        """Add and take ranks while that makes the plan cheaper."""
+        place = place.copy()
+        active = np.arange(len(place))
+        now = block
+        for _ in range(MAX_MOVES_THOROUGH if self.thorough else MAX_MOVES):
+            changed, cheapest = self._best_move(now, place[active])
+            if self.thorough and 1 < place.shape[1] <= MAX_STAGES_FOR_PAIRS:
+                two, cheapest_two = self._best_two_moves(now, place[active])
+                changed = np.where((cheapest_two < cheapest)[:, None], two, changed)
+                cheapest = np.minimum(cheapest, cheapest_two)
+            better = np.flatnonzero(cheapest < value * (1 - 1e-9))
+            if not len(better):
+                break
+            active, value = active[better], cheapest[better]
+            place[active] = changed[better]
+            now = now.take(better)
+        return place
+
+    def _best_move(self, block: _Block, place: Ints) -> tuple[Ints, Floats]:
+        """The best change of one stage's ranks for each placement, and its value."""
+        problem, m = self.table.problem, self.table.problem.micro_batches
+        pools = problem.pools
+        k = self._counts[place].astype(np.float64) * (block.row > 0)
+        used = (block.same @ k[:, :, None])[:, :, 0]
+        unit, limit = pools.ranks_per_unit[block.pool], pools.limit[block.pool]
+        price = pools.price[block.pool]
+        tried = self._tries(block, place, k, used, unit)
+        e, new = self._seconds[block.row, place], self._seconds[block.row[:, :, None], tried]
+        chain, prefetch = e * block.chain, e * block.prefetch
+        others = (chain.sum(axis=1, keepdims=True) - chain)[:, :, None]
+        new_chain, new_prefetch = new * block.chain[:, :, None], new * block.prefetch[:, :, None]
+        total = batch_seconds(
+            others + new_chain,
+            np.maximum(_max_of_others(chain)[:, :, None], new_chain),
+            np.maximum(_max_of_others(prefetch)[:, :, None], new_prefetch),
+            m,
+        )
+        now = used[:, :, None] + self._counts[tried] - k[:, :, None]
+        units = np.ceil(used / unit)
+        per_hour = (units * price * block.share).sum(axis=1)[:, None, None]
+        per_hour = per_hour + price[:, :, None] * (
+            np.ceil(now / unit[:, :, None]) - units[:, :, None]
+        )
+        excess = np.maximum(used / limit - 1, 0.0)
+        over = (excess * block.share).sum(axis=1)[:, None, None] - excess[:, :, None]
+        over = over + np.maximum(now / limit[:, :, None] - 1, 0.0)
+        over = np.where(over < 1e-12, 0.0, over)
+        late = np.maximum(total / problem.longest_batch, 1.0)
+        value, _ = self._penalised(total, per_hour, over, late, block.broken[:, None, None])
+        value = np.where(block.row[:, :, None] > 0, value, np.inf)
+        flat = value.reshape(len(place), -1)
+        best = flat.argmin(axis=1)
+        which = np.arange(len(place))
+        stage, option = np.divmod(best, tried.shape[2])
+        changed = place.copy()
+        changed[which, stage] = tried[which, stage, option]
+        return changed, flat[which, best]
+
+    def _best_two_moves(self, block: _Block, place: Ints) -> tuple[Ints, Floats]:
+        """The best change of the ranks of two stages for each placement, and its value."""
+        low, high = self._lowest[block.row][:, :, None], self._highest[block.row][:, :, None]
+        moves = _two_moves(place.shape[1]).T
+        best, value = place, np.full(len(place), np.inf)
+        for part in range(0, moves.shape[1], 128):
+            tried = np.clip(place[:, :, None] + moves[:, part : part + 128], low, high)
+            values, _ = self._value(block, tried)
+            at = values.argmin(axis=1)
+            which = np.arange(len(place))
+            better = values[which, at] < value
+            best = np.where(better[:, None], tried[which, :, at], best)
+            value = np.where(better, values[which, at], value)
+        return best, value
+
+    def _tries(self, block: _Block, place: Ints, k: Floats, used: Floats, unit: Ints) -> Ints:
+        """Places [N, S, D] to try for each stage: steps, and to the ends of the node."""
+        spare = np.mod(-used, unit)
+        partial = np.where(np.mod(used, unit) == 0, unit, np.mod(used, unit))
+        ends = np.stack([k + spare, k - partial, k + spare + unit], axis=2)
+        there = self._place[np.clip(ends, 1, self._counts[-1]).astype(np.int64)]
+        tried = np.concatenate([place[:, :, None] + STEPS, there], axis=2)
+        low, high = self._lowest[block.row], self._highest[block.row]
+        return np.asarray(np.clip(tried, low[:, :, None], high[:, :, None]))
+
+
+def _rank_counts(limit: Ints) -> Ints:
+    """Numbers of ranks that are looked at."""
+    most = int(limit.max())
+    small = np.arange(1, min(most, EVERY_COUNT_UP_TO) + 1)
+    steps = np.geomspace(small[-1], most, 128).astype(np.int64)
+    return np.unique(np.concatenate([small, steps, limit]))
+
+
+@cache
+def _two_moves(num_stages: int) -> Ints:
+    """All changes of two of so many stages by one rank or two, [D, S]."""
+    moves = []
+    for left, right in itertools.combinations(range(num_stages), 2):
+        for steps in itertools.product((-1, 1), (-1, 1)):
+            for factor in ((1, 1), (1, 2), (2, 1)):
+                move = [0] * num_stages
+                move[left], move[right] = steps[0] * factor[0], steps[1] * factor[1]
+                moves.append(move)
+    return np.array(moves)
+
+
+def _argmin_from(weight: Floats) -> Ints:
+    """For each place of each row, where the least weight at or after it first occurs."""
+    least = np.minimum.accumulate(weight[:, ::-1], axis=1)[:, ::-1]
+    at = np.where(weight <= least, np.arange(weight.shape[1]), weight.shape[1])
+    return np.asarray(np.minimum.accumulate(at[:, ::-1], axis=1)[:, ::-1])
+
+
+def _max_of_others(values: Floats) -> Floats:
+    """For each stage the maximum over the placement's other stages, [N, S]; at least 0."""
+    if values.shape[1] == 1:
+        return np.zeros_like(values)
+    two = np.partition(values, -2, axis=1)[:, -2:]
+    return np.where(values >= two[:, 1:], two[:, :1], two[:, 1:])

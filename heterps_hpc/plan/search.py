@@ -14,29 +14,28 @@ from heterps_hpc.plan.problem import Floats, Ints
 from heterps_hpc.plan.provision import provision
 from heterps_hpc.plan.scorer import Scorer
 
-NEAR = 1.10  # placements scored within this factor of the best are provisioned at once,
-FAR = 100.0  # and these at the end: a score carries a penalty if the quick pass found no plan
-MOST_AT_ONCE = 2
-KEPT = 48
+NEAR = 1.25  # placements scored within this factor of the best plan are provisioned thoroughly,
+EVERY = 1000  # some whenever so many more were scored,
+AT_ONCE = 8
+RESERVED = 0.1  # and the others at the end, in this share of the time; the best of them exactly
+KEPT = 64
+NUM_EXACT = 4
 EFFORT = 12  # intervals that the exact solver may look at for one placement
-LONGEST = 5.0  # seconds for one placement whose score found no plan
-REACHED = 1e-9
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a scheduler may think, and (if known) the money at which it may stop."""
+    """How long a scheduler may think."""
 
     seconds: float = 10.0
     seed: int = 0
-    optimum: float | None = None
-    most_placements: int | None = None  # makes a search repeatable whatever the machine's speed
+    max_placements: int | None = None  # makes a search repeatable whatever the machine's speed
     clock: Callable[[], float] = time.monotonic  # benchmarks count a core's own seconds instead
 
 
 @dataclass(frozen=True)
 class Found:
-    """A scheduler's answer; `curve` is (seconds, placements scored, money) at each improvement."""
+    """A scheduler's answer; `curve` is (seconds, placements looked at, money) as it got better."""
 
     choices: tuple[Choice, ...] | None
     money: float
@@ -44,6 +43,10 @@ class Found:
     num_placements: int
     curve: tuple[tuple[float, int, float], ...] = ()
     complete: bool = True  # False: cut off by the budget before its natural end
+
+    def money_at(self, seconds: float) -> float:
+        """Money of the best plan after so many seconds."""
+        return min((money for at, _, money in self.curve if at <= seconds), default=math.inf)
 
 
 @dataclass
@@ -54,14 +57,17 @@ class Search:
     budget: Budget
     money: float = math.inf
     choices: tuple[Choice, ...] | None = None
-    num_placements: int = 0
+    num_scored: int = 0  # repeated placements included
     curve: list[tuple[float, int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.started = self.budget.clock()
         self.scorer = Scorer(self.table)
-        self._provisioned: set[bytes] = set()
-        self._waiting: dict[bytes, tuple[float, tuple[Choice, ...], bool]] = {}
+        self.thorough = Scorer(self.table, thorough=True)
+        self._scores: dict[bytes, float] = {}
+        self._waiting: dict[bytes, float] = {}  # not yet provisioned thoroughly
+        self._provisioned: dict[bytes, tuple[float, tuple[Choice, ...]]] = {}
+        self._next = EVERY
 
     @property
     def elapsed(self) -> float:
@@ -69,62 +75,80 @@ class Search:
         return self.budget.clock() - self.started
 
     @property
-    def reached(self) -> bool:
-        """Whether the known optimum was found."""
-        optimum = self.budget.optimum
-        return optimum is not None and self.money <= optimum * (1 + REACHED)
+    def num_placements(self) -> int:
+        """Placements looked at, each once."""
+        return len(self._scores)
 
     @property
     def over(self) -> bool:
-        """Whether to stop: optimum reached or budget used."""
-        most = self.budget.most_placements
-        used = most is not None and self.num_placements >= most
-        return self.reached or used or self.over_time
+        """Whether to stop: every placement seen, or the budget used."""
+        most = self.budget.max_placements
+        return self.exhausted or self.over_time or (most is not None and self.num_scored >= most)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every placement there is was looked at."""
+        problem = self.table.problem
+        return bool(len(self._scores) >= problem.num_pools**problem.num_layers)
 
     @property
     def over_time(self) -> bool:
-        """Whether the seconds are used."""
-        return self.elapsed >= self.budget.seconds
+        """Whether the seconds are used, but for those that provisioning needs at the end."""
+        return self.elapsed >= self.budget.seconds * (1 - RESERVED)
 
     def score(self, placements: Ints) -> Floats:
         """Money of placements [N, L] (penalised where not valid); keeps the best plan."""
+        self.num_scored += len(placements)
+        keys = [row.tobytes() for row in np.ascontiguousarray(placements, dtype=np.int16)]
+        new = {key: index for index, key in enumerate(keys) if key not in self._scores}
+        if new:
+            self._score_new(list(new), placements[list(new.values())])
+        if self.num_scored >= self._next:
+            self._next = self.num_scored + EVERY
+            self._provision(AT_ONCE)
+        return np.array([self._scores[key] for key in keys])
+
+    def _score_new(self, keys: list[bytes], placements: Ints) -> None:
         scores = self.scorer.score(placements)
-        self.num_placements += len(placements)
-        for index in np.argsort(scores.money, kind="stable")[:KEPT]:
-            key = placements[index].astype(np.int16).tobytes()
-            if key not in self._provisioned and scores.money[index] <= self.money * FAR:
-                start = self.scorer.choices(placements[index], scores.ranks[index])
-                valid = bool(scores.valid[index])
-                self._waiting[key] = (float(scores.money[index]), start, valid)
-        self._provision(MOST_AT_ONCE, NEAR)
-        return scores.money
+        self._scores.update(zip(keys, scores.money.tolist(), strict=True))
+        money = np.where(scores.valid, scores.money, np.inf)
+        best = int(np.argmin(money))
+        if money[best] < self.money:
+            self.offer(self.scorer.choices(placements[best], scores.ranks[best]))
+        # A penalised score may hide a valid plan: it waits without the penalty of one broken bound.
+        hoped = np.where(scores.valid, scores.money, scores.money / self.scorer.penalty)
+        for index in np.argsort(hoped, kind="stable")[:KEPT]:
+            if hoped[index] <= self.money * NEAR:
+                self._waiting[keys[index]] = float(hoped[index])
 
     def finish(self) -> None:
-        """Provision the best placements that are still waiting, while time lasts."""
-        self._provision(KEPT, FAR)
-
-    def _provision(self, most: int, factor: float) -> None:
-        """Find the exact ranks of the most promising placements."""
-        waiting = sorted(self._waiting.items(), key=lambda item: (item[1][0], item[0]))
-        for key, (money, start, valid) in waiting[:most]:
-            if money > self.money * factor or self.over_time or self.reached:
+        """Provision what is still waiting, the best placements exactly, in the reserved time."""
+        while self._provision(AT_ONCE) and self.elapsed < self.budget.seconds:
+            pass
+        best = sorted(self._provisioned.items(), key=lambda item: (item[1][0], item[0]))
+        for key, (money, start) in best[:NUM_EXACT]:
+            left = (self.budget.seconds - self.elapsed) / 2
+            if money > self.money * NEAR or left <= 0:
                 break
-            self._provisioned.add(key)
-            del self._waiting[key]
             placement = np.frombuffer(key, dtype=np.int16).tolist()
-            exact = provision(
-                self.table,
-                placement,
-                seconds=min(LONGEST, max(0.1, self.budget.seconds - self.elapsed)),
-                start=start if valid else None,
-                max_intervals=EFFORT,
-            )
+            exact = provision(self.table, placement, left, start, max_intervals=EFFORT)
             if exact.choices is not None:
                 self.offer(exact.choices)
-        if len(self._waiting) > KEPT:
-            self._waiting = dict(waiting[:KEPT])
-            for key in self._provisioned & self._waiting.keys():
-                del self._waiting[key]
+
+    def _provision(self, num: int) -> int:
+        """Provision the most promising placements thoroughly; how many there were."""
+        waiting = sorted(self._waiting.items(), key=lambda item: (item[1], item[0]))
+        self._waiting = {k: hoped for k, hoped in waiting[num:KEPT] if hoped <= self.money * NEAR}
+        keys = [key for key, hoped in waiting[:num] if hoped <= self.money * NEAR]
+        if not keys:
+            return 0
+        placements = np.array([np.frombuffer(key, dtype=np.int16) for key in keys], dtype=np.int64)
+        scores = self.thorough.score(placements)
+        for index in np.flatnonzero(scores.valid):
+            choices = self.thorough.choices(placements[index], scores.ranks[index])
+            self._provisioned[keys[index]] = (float(scores.money[index]), choices)
+            self.offer(choices)
+        return len(keys)
 
     def offer(self, choices: tuple[Choice, ...]) -> None:
         """Keep a valid plan if it is the best so far."""
@@ -139,3 +163,26 @@ class Search:
         return Found(
             self.choices, self.money, self.elapsed, self.num_placements, tuple(self.curve), complete
         )
+
+
+def mutations(best: Ints, num: int, num_pools: int, rng: np.random.Generator) -> Ints:
+    """Copies of the given placements (best first), each changed in one place: a run of layers goes
+    to another pool or to the pool before or after it, or all layers of one pool go to another."""
+    length = best.shape[1]
+    parent = np.minimum(rng.geometric(0.35, num) - 1, len(best) - 1)
+    tries = best[parent]
+    which, layer = np.arange(num), np.arange(length)
+    first = rng.integers(0, length, num)
+    size = np.minimum(rng.geometric(0.3, num), length)
+    inside = (layer >= first[:, None]) & (layer < (first + size)[:, None])
+    kind = rng.random((num, 1))
+    own = tries[which, first][:, None]
+    starts = np.concatenate([np.ones((num, 1)), tries[:, 1:] != tries[:, :-1]], axis=1)
+    stage = np.cumsum(starts, axis=1)
+    whole_stage = stage == stage[which, first][:, None]
+    before = tries[which, np.maximum(first - 1, 0)][:, None]
+    after = tries[which, np.minimum(first + size, length - 1)][:, None]
+    drawn = rng.integers(0, num_pools, (num, 1))
+    where = np.where(kind < 0.6, inside, np.where(kind < 0.85, whole_stage, tries == own))
+    pool = np.where(kind < 0.15, before, np.where(kind < 0.3, after, drawn))
+    return np.where(where, pool, tries)

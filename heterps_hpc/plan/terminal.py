@@ -90,6 +90,7 @@ def summary_lines(result: PlanningResult) -> list[str]:
     per_epoch = f"{fmt.money(estimate.money / result.epochs)}/epoch · " if result.epochs else ""
     lines = [
         money_line(plan),
+        *search_lines(result),
         f"{estimate.samples_per_second:,.0f} samples/s (floor {result.floor:,.0f}) · "
         f"{estimate.seconds_per_batch:.4g} s per batch · {estimate.hours:.3g} h",
         f"{fmt.money(estimate.money_per_hour)}/hour · {per_epoch}"
@@ -113,6 +114,24 @@ def summary_lines(result: PlanningResult) -> list[str]:
             f"{fmt.money(faster.estimate.money)}"
         )
     return lines
+
+
+def search_lines(result: PlanningResult) -> list[str]:
+    """What the asked scheduler found by itself, and whose plan was taken if not its own."""
+    plan, own, asked = result.plan, result.own_plan, result.asked
+    if asked is None:
+        return []
+    looked = fmt.plural(result.num_placements, "placement")
+    effort = f"{looked} in {fmt.seconds(result.scheduler_seconds)}"
+    if own is None:
+        whose = f"this plan is {plan.scheduler}'s"
+        return [f"search: {asked} found no plan by itself ({effort}); {whose}"]
+    line = f"search: {asked} found {fmt.money(own.estimate.money)} by itself ({effort})"
+    if plan.scheduler == asked:
+        return [line]
+    saving = 100 * (1 - plan.estimate.money / own.estimate.money)
+    how = ", which started from the cheapest of the others" if plan.scheduler == "exact" else ""
+    return [f"{line}; this plan is {plan.scheduler}'s{how}, cheaper by {saving:.2g} %"]
 
 
 def runner_table(result: PlanningResult) -> Table:

@@ -133,10 +133,16 @@ def _context(run: Run) -> dict[str, Any]:
 
 
 def _searched(run: Run) -> str:
-    if run.planning is None or not run.planning.num_placements:
+    """What the scheduler that was asked did and found by itself, whoever's plan was taken."""
+    planning = run.planning
+    if planning is None or not planning.num_placements:
         return ""
-    text = fmt.plural(run.planning.num_placements, "placement")
-    return f"{text} in {fmt.seconds(run.planning.scheduler_seconds)}"
+    text = f"{planning.asked or planning.plan.scheduler} looked at "
+    text += fmt.plural(planning.num_placements, "placement")
+    text += f" in {fmt.seconds(planning.scheduler_seconds)}"
+    if planning.own_plan is not None:
+        text += f" and found {fmt.money(planning.own_plan.estimate.money)} by itself"
+    return text
 
 
 def _share(part: float | None, whole: float) -> str:

@@ -1,0 +1,101 @@
+"""Whose plan is taken: the learned scheduler searches alone, and a cheaper plan of others wins."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+
+from heterps_hpc.plan import planner
+from heterps_hpc.plan.cost_model import StageTable
+from heterps_hpc.plan.provision import provision
+from heterps_hpc.plan.schedulers import SCHEDULERS
+from heterps_hpc.plan.search import Budget, Found
+from heterps_hpc.plan.terminal import search_lines
+from heterps_hpc.planning_result import PlanningResult
+from tests.plan.test_make import small_cluster, small_job, small_model, small_profile
+
+
+def _plan(asked: str) -> PlanningResult:
+    model, job = small_model(), small_job()
+    job = job.model_copy(update={"plan": job.plan.model_copy(update={"scheduler": asked})})
+    return planner.make_plan(job, small_cluster(), small_profile(model), model, 1e6)
+
+
+def _expensive(table: StageTable, budget: Budget) -> Found:
+    """The plan of an unlucky search: valid, and not the cheapest."""
+    problem = table.problem
+    pools = range(problem.num_pools)
+    answers = [
+        provision(table, placement) for placement in product(pools, repeat=problem.num_layers)
+    ]
+    worst = max((a for a in answers if a.choices is not None), key=lambda answer: answer.value)
+    money = worst.value
+    return Found(worst.choices, money, 0.5, 8, ((0.1, 3, money * 2), (0.2, 8, money)))
+
+
+def test_rl_decides_before_anything_else_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def noted(name: str, call: Any) -> Any:
+        def run(*args: Any, **options: Any) -> Any:
+            order.append(name)
+            return call(*args, **options)
+
+        return run
+
+    for name in ("rl", "greedy", "heuristic"):
+        monkeypatch.setitem(SCHEDULERS, name, noted(name, SCHEDULERS[name]))
+    monkeypatch.setattr(planner, "solve", noted("exact", planner.solve))
+    result = _plan("rl")
+    assert order[0] == "rl"
+    assert order.index("exact") > max(order.index("greedy"), order.index("heuristic"))
+    assert result.asked == "rl"
+    assert result.own_plan is not None
+    assert result.num_placements > 0
+    assert len(result.learning_curve) >= 1
+    assert result.plan.scheduler == "rl"  # so small a question it solves by itself
+    assert "by itself" in search_lines(result)[0]
+
+
+def test_a_cheaper_plan_is_taken_from_the_exact_solver_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SCHEDULERS, "rl", _expensive)
+    for rule in ("greedy", "heuristic", "cpu-only", "gpu-only"):
+        monkeypatch.setitem(SCHEDULERS, rule, lambda *_: Found(None, math.inf, 0.0, 1))
+    result = _plan("rl")
+    assert result.own_plan is not None
+    assert result.plan.scheduler == "exact"
+    assert result.plan.gap == 0.0
+    own, taken = result.own_plan.estimate.money, result.plan.estimate.money
+    assert own > taken * 1.01
+    line = search_lines(result)[0]
+    assert "this plan is exact's, which started from the cheapest of the others" in line
+    assert line.endswith(f"cheaper by {100 * (1 - taken / own):.2g} %")
+    assert result.alternatives[0].scheduler == "rl"
+    assert [point.money for point in result.learning_curve][-1] == pytest.approx(own)
+
+
+def test_a_cheaper_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEDULERS, "rl", _expensive)
+    for rule in ("greedy", "cpu-only", "gpu-only"):
+        monkeypatch.setitem(SCHEDULERS, rule, lambda *_: Found(None, math.inf, 0.0, 1))
+    monkeypatch.setitem(SCHEDULERS, "heuristic", SCHEDULERS["exact"])
+    result = _plan("rl")
+    assert result.plan.scheduler == "heuristic"
+    assert "this plan is heuristic's, cheaper by" in search_lines(result)[0]
+
+
+def test_a_learned_scheduler_without_a_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEDULERS, "rl", lambda *_: Found(None, math.inf, 2.0, 7))
+    for rule in ("greedy", "heuristic", "cpu-only", "gpu-only"):
+        monkeypatch.setitem(SCHEDULERS, rule, lambda *_: Found(None, math.inf, 0.0, 1))
+    result = _plan("rl")
+    assert result.own_plan is None
+    assert result.plan.scheduler == "exact"
+    assert search_lines(result) == [
+        "search: rl found no plan by itself (7 placements in 2.00 s); this plan is exact's"
+    ]
