@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """0 to 5 are outcomes of a run; 10 and above belong to `heterps doctor`."""
+    """0 to 6 are outcomes of a run; 10 and above belong to `heterps doctor`."""
 
     DONE = 0
     """Trained to the end."""
@@ -26,6 +26,9 @@ class ExitCode(IntEnum):
 
     STALLED = 5
     """No progress for too long; resuming continues from the last checkpoint."""
+
+    NOT_SAVED = 6
+    """Trained to the end, but the last state could not be saved; resuming does that part again."""
 
     ONLY_LOCAL = 10
     """doctor: a local run would work, a Slurm run would not."""
@@ -46,6 +49,7 @@ GRAVEST_FIRST = (
     ExitCode.USER_ERROR,
     ExitCode.STALLED,
     ExitCode.RANK_FAILED,
+    ExitCode.NOT_SAVED,
     ExitCode.STOPPED,
     ExitCode.DONE,
 )
