@@ -206,7 +206,7 @@ class MeasureSpec(Value):
 class LaunchSpec(Value):
     """Limits of one run."""
 
-    time_limit_minutes: PositiveFloat = 60.0
+    time_limit_minutes: PositiveFloat | None = None  # on Slurm: from the prediction; here: none
     max_restarts: NotNegative = 0
     oversubscribe: bool = False
     bind: Literal["none", "core"] = "none"
