@@ -1,4 +1,4 @@
-"""Signals, full disks, errors and stops: each ends, or goes on, the way it should."""
+"""Signals, full disks, errors and stops: each ends, or continues, the way it should."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def disturb(run: Run, **fault: Any) -> Outcome:
 OTHER_LAYOUTS = ["1", "3", "split slot", "tables last, 2+2", "cpu-gpu-cpu"]
 
 
-def test_a_signal_stops_and_any_layout_goes_on(
+def test_a_signal_stops_and_any_layout_continues(
     data: Path, undisturbed: Learned, tmp_path: Path
 ) -> None:
     """One rank gets SIGUSR1: all agree on a batch, save, and end with the code for it."""
@@ -60,7 +60,7 @@ def test_a_signal_stops_and_any_layout_goes_on(
     assert [line["step"] for line in metrics(run) if line["kind"] == "train"] == list(range(1, 13))
 
 
-def test_a_full_disk_is_told_and_training_goes_on(
+def test_a_full_disk_is_reported_and_training_continues(
     data: Path, undisturbed: Learned, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, data, CASE)
@@ -70,11 +70,11 @@ def test_a_full_disk_is_told_and_training_goes_on(
     failed = events(run, "save_failed")
     assert failed
     assert "rank 1 sparse stage 0 on" in failed[0]["why"]
-    run.start().check()  # room again: what could not be saved is done again
+    run.start().check()  # space again: what could not be saved is done again
     assert different_bits(run.learned(), undisturbed) == []
 
 
-def test_an_error_ends_the_world_and_says_where(data: Path, tmp_path: Path) -> None:
+def test_an_error_ends_the_world_and_names_the_place(data: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path, data, CASE)
     outcome = disturb(run, rank=2, at="step", count=4, do="raise")
     assert outcome.returncode == ExitCode.RANK_FAILED
@@ -87,7 +87,7 @@ def test_an_error_ends_the_world_and_says_where(data: Path, tmp_path: Path) -> N
     assert said in run.reasons()
 
 
-def test_the_watch_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
+def test_the_watchdog_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
     watch = {"heartbeat_seconds": 0.4, "stall_seconds": 3.0}
     run = make_run(tmp_path, data, CASE, watch=watch)
     outcome = disturb(run, rank=1, at="step", count=6, do="stop")
@@ -112,7 +112,7 @@ def test_a_stall_ends_the_run_though_nothing_can_be_written(data: Path, tmp_path
     assert int(ExitCode.STALLED) in {event["code"] for event in events(run, "rank_end")}
 
 
-def test_a_slow_rank_is_reported_and_training_goes_on(data: Path, tmp_path: Path) -> None:
+def test_a_slow_rank_is_reported_and_training_continues(data: Path, tmp_path: Path) -> None:
     watch = {"heartbeat_seconds": 0.2, "stall_seconds": 1.0, "on_stall": "report"}
     run = make_run(tmp_path, data, CASE, watch=watch)
     disturb(run, rank=2, at="step", count=6, do="sleep", seconds=8.0).check()
