@@ -14,6 +14,7 @@ import typer
 from heterps_hpc import __version__
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.failure import StartFailed
 from heterps_hpc.launch.stop_requests import StopAtOnce, StopRequested
 
 app = typer.Typer(
@@ -42,11 +43,13 @@ def run(
     run_dir: RunDirOption = None,
     on: On = "local",
     resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
+    profile: Annotated[Path | None, typer.Option(help="Do not measure: use this file.")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow a Slurm job to its end.")] = True,
 ) -> None:
     """Do all steps: data, measure, plan, launch, report."""
     from heterps_hpc.commands.run import run as run_job
 
-    _exit(run_job(job, run_dir, on, resume))
+    _exit(run_job(job, run_dir, on, resume=resume, wait=wait, profile=profile))
 
 
 @app.command()
@@ -57,7 +60,7 @@ def measure(job: JobFile, run_dir: RunDirOption = None, on: On = "local") -> Non
     from heterps_hpc.launch.launcher import launcher_for
 
     launcher = launcher_for(on)
-    with freeze(job, run_dir) as (spec, cluster, directory):
+    with freeze(job, run_dir, may_have_trained=True) as (spec, cluster, directory):
         ready_data(spec)
         make(spec, cluster, directory, launcher).save(directory.profile)
     _print(f"wrote {directory.profile}")
@@ -69,17 +72,22 @@ def plan(
     run_dir: RunDirOption = None,
     profile: Annotated[Path | None, typer.Option(help="A profile.json [of the run].")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Instead of the job's own.")] = None,
+    print_sbatch: Annotated[bool, typer.Option(help="Print a batch script that fits.")] = False,
 ) -> None:
     """Choose pools and ranks of least money for the throughput floor; write layout.json."""
     from heterps_hpc.commands.plan import plan as make
     from heterps_hpc.commands.prepare import freeze
 
-    with freeze(job, run_dir) as (spec, cluster, directory):
+    with freeze(job, run_dir, may_have_trained=True) as (spec, cluster, directory):
         if scheduler is not None:
             chosen = spec.plan.model_copy(update={"scheduler": scheduler})
             spec = spec.model_copy(update={"plan": chosen})
-        make(spec, cluster, directory, profile)
+        layout = make(spec, cluster, directory, profile)
     _print(f"wrote {directory.layout}")
+    if print_sbatch:
+        from heterps_hpc.launch.slurm.script import own_script
+
+        _print(own_script(layout, cluster, spec, directory.path))
 
 
 @app.command()
@@ -89,12 +97,17 @@ def launch(
     resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Print what would be started.")] = False,
     wait: Annotated[bool, typer.Option(help="Follow a Slurm job to its end.")] = True,
+    in_allocation: Annotated[
+        bool, typer.Option("--in-allocation", help="Use the Slurm job that we are in.")
+    ] = False,
 ) -> None:
     """Start the ranks of a planned run, by mpirun here or as one Slurm job."""
     from heterps_hpc.commands.launch import launch as start
-    from heterps_hpc.commands.launch import preview
+    from heterps_hpc.commands.launch import launch_in_allocation, preview
 
-    if dry_run:
+    if in_allocation:
+        _exit(launch_in_allocation(run_dir, resume=resume))
+    elif dry_run:
         _print(preview(run_dir, on))
     else:
         _exit(start(run_dir, on, resume=resume, wait=wait))
@@ -227,6 +240,8 @@ def main() -> None:
             app()
     except UserError as error:
         _end(ExitCode.USER_ERROR, str(error))
+    except StartFailed as failure:
+        _end(failure.code, str(failure))
     except StopRequested as stop:
         _end(ExitCode.STOPPED, str(stop))
     except OSError as error:

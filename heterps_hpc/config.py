@@ -243,7 +243,7 @@ class MeasureSpec(Value):
 class LaunchSpec(Value):
     """Limits of one run."""
 
-    time_limit_minutes: PositiveFloat = 60.0
+    time_limit_minutes: PositiveFloat | None = None  # on Slurm: from the prediction; here: none
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 0
     oversubscribe: bool = False
     bind: Literal["none", "core"] = "none"

@@ -97,7 +97,7 @@ def describe_all(run: RunDir, now: float | None = None) -> list[str]:
 # how launchers name a process that died: hydra and Open MPI by its PID, srun by its task
 _DEAD_PROCESS = re.compile(r"\bPID[ :]+(\d+)")
 _DEAD_TASK = re.compile(r"\btasks? (\d+): (?:Killed|Terminated|Segmentation|Aborted|Bus)")
-_DEAD_OF = re.compile(r"(?:KILLED BY SIGNAL|EXIT CODE|on signal)[: ]+(\d+)")
+SIGNAL_OF_DEAD = re.compile(r"(?:KILLED BY SIGNAL|EXIT CODE|on signal)[: ]+(\d+)")
 
 
 def describe_dead(run: RunDir, lines: Iterable[str]) -> str | None:
@@ -107,7 +107,7 @@ def describe_dead(run: RunDir, lines: Iterable[str]) -> str | None:
     tasks = {int(number) for number in _DEAD_TASK.findall(text)}
     for beat in read_beats(run):
         if beat.pid in pids or beat.rank in tasks:
-            how = _DEAD_OF.search(text)
+            how = SIGNAL_OF_DEAD.search(text)
             cause = f"killed by signal {how.group(1)}" if how else "killed"
             return (
                 f"rank {beat.rank} {beat.role} stage {beat.stage} on {beat.host}, step "

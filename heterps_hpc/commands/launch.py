@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,19 @@ from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener, launc
 from heterps_hpc.layout import Layout
 
 log = logging.getLogger(__name__)
+
+
+def launch_in_allocation(run_dir: Path, *, resume: bool) -> ExitCode:
+    """Start what a run directory describes in the Slurm job that we are in."""
+    from heterps_hpc.launch.slurm.allocation import is_requeued, job_in, run_in_allocation
+
+    own_job = job_in(os.environ)
+    with held_run(run_dir, own_job) as (job, cluster, run):
+        refuse_mixing(run, resume or is_requeued(os.environ))
+        request = LaunchRequest(run, Layout.load(run.layout), job, cluster)
+        code = run_in_allocation(request, os.environ)
+        _report_end(request, code)
+        return code
 
 
 def launch(run_dir: Path, on: str, *, resume: bool, wait: bool) -> ExitCode:

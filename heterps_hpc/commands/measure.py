@@ -15,8 +15,8 @@ from heterps_hpc.cluster import Cluster, Link, Pool
 from heterps_hpc.commands.prepare import model_of
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.failure import StartFailed, explain
 from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener
 from heterps_hpc.launch.stop_requests import StopRequested
 from heterps_hpc.layout import Layout, Stage
@@ -169,10 +169,9 @@ class _Bench:
         if stop is not None:
             raise StopRequested(f"stopped ({stop.why}) while measuring {what}")
         if code != ExitCode.DONE or not output.exists():
-            raise UserError(
-                f"measuring {what} failed (exit code {int(code)}); see {run.logs} and the lines "
-                "above"
-            )
+            reason = (explain(run, code) or "nothing was written").splitlines()[0]
+            code = ExitCode.RANK_FAILED if code == ExitCode.DONE else code
+            raise StartFailed(f"measuring {what} failed: {reason}; see {run.logs}", code)
 
 
 def _wider(cluster: Cluster, pool: Pool, num_ranks: int) -> Cluster:

@@ -23,7 +23,7 @@ _CHECKED_BYTES = 1 << 30  # about a second to read and hash: below 1 % of a job 
 
 @contextmanager
 def freeze(
-    job_file: Path, run_dir: Path | None, *, resume: bool = True
+    job_file: Path, run_dir: Path | None, *, resume: bool = False, may_have_trained: bool = False
 ) -> Iterator[tuple[Job, Cluster, RunDir]]:
     """Validate the job and its cluster, and keep copies in the run directory while it is ours.
 
@@ -33,29 +33,29 @@ def freeze(
     cluster = Cluster.load(job.cluster)
     run = RunDir(run_dir or default_run_dir(job_file, job, resume=resume)).create()
     with _held(run):
-        refuse_mixing(run, resume)
+        refuse_mixing(run, resume or may_have_trained)
         job.save(run.job)
         cluster.save(run.cluster)
         yield job, cluster, run
 
 
 @contextmanager
-def held_run(run_dir: Path) -> Iterator[tuple[Job, Cluster, RunDir]]:
+def held_run(run_dir: Path, own_job: int | None = None) -> Iterator[tuple[Job, Cluster, RunDir]]:
     """The inputs that an earlier step froze, while the run directory is ours."""
     job, cluster, run = thaw(run_dir)
-    with _held(run):
+    with _held(run, own_job):
         yield job, cluster, run
 
 
 @contextmanager
-def _held(run: RunDir) -> Iterator[None]:
+def _held(run: RunDir, own_job: int | None = None) -> Iterator[None]:
     """Nobody else uses the run directory: no process here, no rank, no job in a queue."""
     run.check_usable()
     with run.hold():
         if run.history.exists() and shutil.which("scontrol") is not None:
             from heterps_hpc.launch.slurm.launcher import refuse_second_job
 
-            refuse_second_job(run)
+            refuse_second_job(run, own_job)
         yield
 
 

@@ -16,25 +16,39 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 
 
-def run(job_file: Path, run_dir: Path | None, on: str, resume: bool) -> ExitCode:
-    """data → measure → plan → launch → report; steps whose result is there are not repeated."""
+def run(
+    job_file: Path,
+    run_dir: Path | None,
+    on: str,
+    *,
+    resume: bool = False,
+    wait: bool = True,
+    profile: Path | None = None,
+) -> ExitCode:
+    """data → measure → plan → launch → report; steps whose result is there are not repeated.
+
+    With a profile of an earlier measurement, nothing is measured.
+    """
     launcher = launcher_for(on)
     with freeze(job_file, run_dir, resume=resume) as (job, cluster, directory):
         ready_data(job)
-        layout = ready_layout(job, cluster, directory, launcher, keep=resume)
-        code = start(launcher, LaunchRequest(directory, layout, job, cluster))
-    if code == ExitCode.DONE:
+        if resume and directory.layout.exists():
+            layout = Layout.load(directory.layout)
+        else:
+            ready_profile(job, cluster, directory, launcher, profile)
+            layout = planning.plan(job, cluster, directory)
+        code = start(launcher, LaunchRequest(directory, layout, job, cluster), wait=wait)
+    if code == ExitCode.DONE and wait:
         report(directory)
     return code
 
 
-def ready_layout(
-    job: Job, cluster: Cluster, run: RunDir, launcher: Launcher, *, keep: bool
-) -> Layout:
-    """The layout of an earlier start if it is to be kept, else measure and plan."""
+def ready_profile(
+    job: Job, cluster: Cluster, run: RunDir, launcher: Launcher, given: Path | None
+) -> None:
+    """Take the profile that was given, or else measure."""
     from heterps_hpc.commands.measure import measure
+    from heterps_hpc.profile import Profile
 
-    if keep and run.layout.exists():
-        return Layout.load(run.layout)
-    measure(job, cluster, run, launcher).save(run.profile)
-    return planning.plan(job, cluster, run)
+    found = measure(job, cluster, run, launcher) if given is None else Profile.load(given)
+    found.save(run.profile)

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.failure import SHARED_MEMORY, free_shared_memory
 from heterps_hpc.launch.mpi import Flavour, Mpi, find_mpi, mpi_environment
 from heterps_hpc.launch.rank_command import without_launchers
 from heterps_hpc.launch.slurm.script import plugin_of
@@ -31,6 +32,7 @@ from heterps_hpc.launch.slurm.slurm_cli import call
 Need = Literal["both", "local", "slurm"]
 
 _PROBE_LIMIT_SECONDS = 120.0
+_MIN_SHARED_MEMORY = 64 << 20
 _SETUP = "run `make setup` again"
 
 Found = dict[str, Any]  # by one rank of the probe
@@ -107,7 +109,14 @@ def probe_ranks(mpi: Mpi, num_ranks: int = 2) -> list[Found]:
 
 def local_checks() -> list[Check]:
     """Everything that a run on this machine needs."""
-    return [_python(), *_ranks(), _compiler()]
+    return [_python(), _shared_memory(), *_ranks(), _compiler()]
+
+
+def _shared_memory() -> Check:
+    free = free_shared_memory()
+    found = "none" if free == sys.maxsize else f"{free / 2**20:,.0f} MB free"
+    remedy = f"MPI keeps messages in {SHARED_MEMORY}: remove old files there, or enlarge it"
+    return Check(SHARED_MEMORY, found, free >= _MIN_SHARED_MEMORY, remedy, local=True)
 
 
 def _python() -> Check:

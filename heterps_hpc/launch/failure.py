@@ -7,13 +7,26 @@ a signal, and an mpirun that was ended by us may give 0.
 
 from __future__ import annotations
 
+import shutil
+import signal
+import sys
+
 from heterps_hpc import events
 from heterps_hpc.events import History, RankEnded, StopWanted
 from heterps_hpc.exit_codes import GRAVEST_FIRST, ExitCode
-from heterps_hpc.heartbeats import describe_dead
+from heterps_hpc.heartbeats import SIGNAL_OF_DEAD, describe_dead
 from heterps_hpc.rundir import RunDir
 
+SHARED_MEMORY = "/dev/shm"
 _LAST_LINES = 12
+
+
+class StartFailed(Exception):
+    """Ranks that a command needs for something else than training have failed."""
+
+    def __init__(self, message: str, code: ExitCode) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def outcome(history: History, num_ranks: int, status: int, *, killed: bool = False) -> ExitCode:
@@ -43,6 +56,8 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
         return None
     ends = events.read(run).newest_start.of(RankEnded)
     first = next((end for end in ends if end.code != ExitCode.STOPPED), None)
+    if first is not None and code == ExitCode.NOT_SAVED:
+        return first.reason
     if first is not None:
         reason = first.reason or f"exit code {first.code}"
         return (
@@ -53,11 +68,36 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     return "\n".join(
         [
             describe_dead(run, printed) or "no rank reported why it ended",
+            *_shared_memory_hint(run, printed),
             "the last output of the launcher:",
             *(f"  {line}" for line in printed[-_LAST_LINES:]),
             f"logs: {run.logs}",
         ]
     )
+
+
+def _shared_memory_hint(run: RunDir, printed: list[str]) -> list[str]:
+    """A rank that writes to a full /dev/shm is killed by a bus error, without a word."""
+    end = events.read(run).newest_start.last(events.Ended)
+    bus_error = signal.SIGBUS in (
+        (end.status or 0) % 128 if end is not None else 0,
+        *(int(number) for line in printed for number in SIGNAL_OF_DEAD.findall(line)),
+    )
+    if not bus_error and not any("Bus error" in line for line in printed):
+        return []
+    return [
+        f"a bus error: {SHARED_MEMORY} was full ({free_shared_memory() / 2**20:.0f} MB free now), "
+        f"where MPI keeps messages; remove old files there, or enlarge it (`mount -o "
+        f"remount,size=2G {SHARED_MEMORY}`, `docker run --shm-size`)"
+    ]
+
+
+def free_shared_memory() -> int:
+    """Bytes that MPI's shared memory can still take on this machine."""
+    try:
+        return shutil.disk_usage(SHARED_MEMORY).free
+    except OSError:
+        return sys.maxsize  # no such file system: MPI does not use it
 
 
 def _last_output(run: RunDir) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import signal
@@ -16,7 +17,7 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Ended, Event, Started, StopWanted
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.failure import outcome
+from heterps_hpc.launch.failure import SHARED_MEMORY, free_shared_memory, outcome
 from heterps_hpc.launch.launcher import Capacity, LaunchRequest, Listener
 from heterps_hpc.launch.mpi import Mpi, find_mpi, mpi_environment
 from heterps_hpc.launch.process_tree import ProcessTree
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _MAX_SECONDS_TO_SAVE = 60.0
 _GRACE_SECONDS = 5.0
+_MIN_SHARED_MEMORY = 1 << 20
 
 
 class LocalLauncher:
@@ -52,6 +54,7 @@ class LocalLauncher:
         """
         job, layout = request.job, request.layout
         request.run.create().check_usable(layout.num_ranks)
+        check_shared_memory()
         check_cores(layout, num_cores(), job.launch.oversubscribe)
         mpi = self._mpi or find_mpi()
         variables = {
@@ -60,7 +63,10 @@ class LocalLauncher:
             **self._environment,
         }
         with StopRequests() as stops:
-            return _Start(request, mpirun_command(request, mpi), variables, stops).run(listener)
+            start = _Start(request, mpirun_command(request, mpi), variables, stops)
+            code = start.run(listener)
+            start.note_late_stop()
+        return code
 
     def submit(self, request: LaunchRequest) -> str:
         """Nobody would watch the ranks of a local run whose launcher has ended."""
@@ -130,6 +136,16 @@ def check_cores(layout: Layout, cores: int, oversubscribe: bool) -> None:
         log.warning("%d threads of all ranks share %d cores; expect less speed", threads, cores)
 
 
+def check_shared_memory() -> None:
+    """Ranks would be killed by a bus error as soon as they meet."""
+    free = free_shared_memory()
+    if free < _MIN_SHARED_MEMORY:
+        raise UserError(
+            f"{SHARED_MEMORY} is full ({free} bytes free), where MPI keeps messages; remove old "
+            "files there, or enlarge it"
+        )
+
+
 class _Start:
     """One start of mpirun, from the first process to the last."""
 
@@ -140,7 +156,8 @@ class _Start:
         variables: Mapping[str, str],
         stops: StopRequests,
     ) -> None:
-        limit_seconds = request.job.launch.time_limit_minutes * 60
+        minutes = request.job.launch.time_limit_minutes
+        limit_seconds = math.inf if minutes is None else minutes * 60
         self._run = request.run
         self._num_ranks = request.layout.num_ranks
         self._command = command
@@ -167,6 +184,8 @@ class _Start:
         while tree.wait(_POLL_SECONDS) is None:
             poll()
             now = time.monotonic()
+            if not self._run.path.is_dir():
+                return
             if self._stops.count > 1 or now > self._deadline:
                 log.warning("ending all ranks now")
                 return
@@ -180,10 +199,18 @@ class _Start:
         num_ranks = tree.signal_ranks(signal.SIGUSR1)
         log.warning("%s: asked %d ranks to save and stop", why, num_ranks)
 
+    def note_late_stop(self) -> None:
+        """A signal that came when the ranks had ended: they are done, the command may not be."""
+        if self._stops.count and not self._asked:
+            self._asked = True
+            self._record(StopWanted(why=self._stops.first))
+
     def _conclude(self, status: int, restart: int, *, killed: bool) -> ExitCode:
         if not self._run.path.is_dir():
-            log.error("%s: the run directory was deleted while the run used it", self._run.path)
-            return ExitCode.RANK_FAILED
+            raise UserError(
+                f"{self._run.path}: the run directory was deleted while the run used it; its "
+                "ranks were ended; start the job again"
+            )
         code = outcome(events.read(self._run), self._num_ranks, status, killed=killed)
         self._record(Ended(code=int(code), status=status, restart=restart))
         return code

@@ -1,7 +1,7 @@
 """Which MPI is at hand, what it needs in its environment, and which plugin of srun it needs.
 
 The ranks of a job often share cores with each other and with Horovod's background thread,
-which polls. Both MPIs spin by default while they wait; told to yield, they leave the core to
+which polls. Both MPIs spin by default while they wait; set to yield, they leave the core to
 whoever has work. benchmarks/mpi_choice.py measures what each setting is worth.
 """
 
@@ -21,7 +21,7 @@ Flavour = Literal["mpich", "openmpi"]
 
 _INSTALL = "install one (`make setup`), load your site's MPI module, or put its mpirun on PATH"
 
-# Open MPI refuses to start as root unless told twice; containers and test machines are root.
+# Open MPI refuses to start as root unless asked twice; containers and test machines are root.
 _OPENMPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -60,9 +60,9 @@ def find_mpi(python: Path | None = None) -> Mpi:
         raise UserError(f"{mpirun}: cannot be run ({error}); {_INSTALL}") from None
     found = flavour_of(answer.stdout + answer.stderr)
     if found is None:
-        words = " ".join((answer.stdout + answer.stderr).split())[:120]
+        printed = " ".join((answer.stdout + answer.stderr).split())[:120]
         raise UserError(
-            f"{mpirun}: neither MPICH nor Open MPI (it says {words!r}); use one of those two"
+            f"{mpirun}: neither MPICH nor Open MPI (it prints {printed!r}); use one of those two"
         )
     return Mpi(flavour=found[0], mpirun=mpirun, version=found[1])
 

@@ -26,6 +26,7 @@ from heterps_hpc.rundir import RunDir
 class Phase(StrEnum):
     """Where a run is between its first file and its last."""
 
+    PREPARING = "measuring or planning"
     PREPARED = "prepared, not planned"
     PLANNED = "planned, not started"
     QUEUED = "waiting in the queue"
@@ -77,6 +78,8 @@ def derive_state(
     if newest is None and not components:
         if _heart_beats(run):
             return RunState(Phase.RUNNING)
+        if run.holder() is not None:
+            return RunState(Phase.PREPARING)
         return RunState(Phase.PLANNED if run.layout.exists() else Phase.PREPARED)
     if not components and (run.holder() is not None or _heart_beats(run)):
         return RunState(Phase.RUNNING, since=since)
@@ -167,7 +170,7 @@ def _ending(code: ExitCode, checkpoints: tuple[int, ...]) -> str:
         ExitCode.USER_ERROR: "ended by a mistake in the job",
         ExitCode.RANK_FAILED: "failed",
         ExitCode.STALLED: "stalled",
-        ExitCode.NOT_SAVED: "trained to the end, but its last state is not saved",
+        ExitCode.NOT_SAVED: "trained to the end, but the last state is not saved",
     }
     return known.get(code, f"ended with code {int(code)}")
 

@@ -50,7 +50,18 @@ class _Handlers:
 class StopAtOnce(_Handlers):
     """Ends whatever we do by an exception that names the signal."""
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, StopRequested):
+            super().__exit__(kind, error, trace)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
+        for other in self._before:  # one is enough: a second must not disturb our end
+            signal.signal(other, signal.SIG_IGN)
         raise StopRequested(f"stopped by {signal.Signals(number).name}")
 
 

@@ -4,7 +4,8 @@
     {"rank": 0, "at": "fsync", "count": 2, "do": "kill"}      before its second fsync, and so on
     {"rank": 2, "at": "step", "count": 5, "do": "raise"}
 
-do: kill, stop (SIGSTOP), signal (SIGUSR1), full (no space left, from then on), raise, sleep,
+do: kill, stop (SIGSTOP), signal (SIGUSR1), full (no space left, from then on), full once, raise,
+sleep,
 unwritable (nothing new in the run's logs from then on, and SIGSTOP).
 """
 
@@ -59,7 +60,7 @@ def happen() -> None:
         logs.rename(logs.with_name("old logs"))
         logs.touch()  # a file where a folder should be: root may write into any folder
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif do == "full":
+    elif do in ("full", "full once"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     else:
         raise RuntimeError("a fault that was asked for")

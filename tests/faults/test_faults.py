@@ -80,7 +80,7 @@ def test_a_full_disk_is_reported_and_a_run_without_its_last_save_is_not_done(
     assert steps == sorted(set(steps))
 
 
-def test_an_error_ends_the_world_and_says_where(data: Path, tmp_path: Path) -> None:
+def test_an_error_ends_the_world_and_names_the_place(data: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path, data, CASE)
     outcome = disturb(run, rank=2, at="step", count=4, do="raise")
     assert outcome.returncode == ExitCode.RANK_FAILED

@@ -13,7 +13,7 @@ NOW = 1_000.0
 
 
 def beat(rank: int, **other: object) -> Beat:
-    facts = {
+    values = {
         "rank": rank,
         "role": "sparse",
         "stage": 0,
@@ -24,7 +24,7 @@ def beat(rank: int, **other: object) -> Beat:
         "at": NOW - 1,
         "since": NOW - 31,
     }
-    return Beat.model_validate(facts | other)
+    return Beat.model_validate(values | other)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_file_in_the_making_is_passed_over(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("printed", "expected"),
     [
         (
             "=   PID 4005 RUNNING AT n2\n=   KILLED BY SIGNAL: 9 (Killed)",
@@ -73,6 +73,6 @@ def test_a_file_in_the_making_is_passed_over(run: RunDir) -> None:
     ],
 )
 def test_the_dead_are_found_in_the_launchers_output(
-    run: RunDir, said: str, expected: str | None
+    run: RunDir, printed: str, expected: str | None
 ) -> None:
-    assert describe_dead(run, said.splitlines()) == expected
+    assert describe_dead(run, printed.splitlines()) == expected

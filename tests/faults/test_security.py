@@ -1,4 +1,4 @@
-"""Nothing that a user or a file says is ever run as code."""
+"""Nothing that a user or a file contains is ever run as code."""
 
 from __future__ import annotations
 

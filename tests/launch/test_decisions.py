@@ -48,7 +48,7 @@ def test_or_of_codes_by_hydra_is_undone_by_what_ranks_noted() -> None:
     assert outcome(ended(3, 3), NUM_RANKS, 3) == ExitCode.STOPPED
 
 
-@pytest.mark.parametrize("status", [1, 6, 7, 9, 15, 134, 137, 143, 255, -9])
+@pytest.mark.parametrize("status", [1, 7, 8, 9, 15, 134, 137, 143, 255, -9])
 def test_unknown_status_is_a_failed_rank(status: int) -> None:
     assert outcome(started(), NUM_RANKS, status) == ExitCode.RANK_FAILED
 

@@ -36,8 +36,8 @@ GOOD: dict[str, Any] = {
 
 
 def failed(changes: dict[str, Any]) -> list[str]:
-    facts = [{**GOOD, **changes}] * 2
-    return [check.name for check in rank_checks(facts, 2) if not check.ok]
+    ranks = [{**GOOD, **changes}] * 2
+    return [check.name for check in rank_checks(ranks, 2) if not check.ok]
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_runs_do_without_horovod_but_not_with_a_useless_one() -> None:
     missing = {**GOOD, "error_horovod": "ImportError: x", "horovod_mpi": None}
     broken = {**GOOD, "error_horovod": "AttributeError: x", "horovod_mpi": None}
     useless = {**GOOD, "horovod_mpi": False}
-    for facts, stops in ((missing, False), (broken, True), (useless, True)):
-        check = next(c for c in rank_checks([facts] * 2, 2) if c.name == "Horovod")
+    for ranks, stops in ((missing, False), (broken, True), (useless, True)):
+        check = next(c for c in rank_checks([ranks] * 2, 2) if c.name == "Horovod")
         assert not check.ok
         assert check.local == check.slurm == stops
 

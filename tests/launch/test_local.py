@@ -1,7 +1,9 @@
 """mpirun on this machine: the right world, the right exit code, and nobody left behind."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from heterps_hpc import events
+from heterps_hpc import events, rundir
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch import local
+from heterps_hpc.launch.failure import explain
 from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.local import LocalLauncher, check_cores, mpirun_command
 from heterps_hpc.launch.mpi import Flavour, Mpi, find_mpi
@@ -41,13 +44,13 @@ def command_of(layout: Layout, flavour: Flavour, **launch: Any) -> list[str]:
     return mpirun_command(request, mpi, python="py")
 
 
-def facts(tmp_path: Path) -> list[dict[str, Any]]:
+def rank_infos(tmp_path: Path) -> list[dict[str, Any]]:
     files = sorted((tmp_path / "a run").glob("rank-*.json"))
     return [json.loads(file.read_text()) for file in files]
 
 
 def assert_nobody_left(tmp_path: Path) -> None:
-    left = [fact["pid"] for fact in facts(tmp_path) if psutil.pid_exists(fact["pid"])]
+    left = [info["pid"] for info in rank_infos(tmp_path) if psutil.pid_exists(info["pid"])]
     assert [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE] == []
 
 
@@ -87,7 +90,7 @@ def test_missing_mpirun_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_one_world_with_components_and_threads(tmp_path: Path) -> None:
     assert start(tmp_path, {"default": 0}) == ExitCode.DONE
-    assert [(f["rank"], f["size"], f["component"], f["threads"]) for f in facts(tmp_path)] == [
+    assert [(f["rank"], f["size"], f["component"], f["threads"]) for f in rank_infos(tmp_path)] == [
         (0, 3, 0, "1"),
         (1, 3, 0, "1"),
         (2, 3, 1, "1"),
@@ -133,38 +136,149 @@ def test_time_limit_asks_first(tmp_path: Path) -> None:
 
 STARTER = """
 import logging, sys
+from heterps_hpc.errors import UserError
+from heterps_hpc.rundir import RunDir
 from tests.launch.test_local import start
 from pathlib import Path
-sys.exit(start(Path(sys.argv[1]), {"default": "wait"}))
+try:
+    with RunDir(Path(sys.argv[1]) / "a run").create().hold():
+        sys.exit(start(Path(sys.argv[1]), {"default": sys.argv[2]}))
+except UserError as error:
+    sys.exit(f"UserError: {error}")
 """
 
 
-def background(tmp_path: Path) -> subprocess.Popen[bytes]:
+def background(tmp_path: Path, order: str = "wait") -> subprocess.Popen[str]:
     """A launcher in a process of its own, with all its ranks running."""
-    process = subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path)], cwd=ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(tmp_path), order],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     give_up = time.monotonic() + 30
-    while len(facts(tmp_path)) < LAYOUT.num_ranks:
+    while len(rank_infos(tmp_path)) < LAYOUT.num_ranks:
         assert time.monotonic() < give_up, "the ranks did not start"
         time.sleep(0.1)
     return process
 
 
-def test_interrupt_saves_and_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_stops(tmp_path: Path, number: signal.Signals) -> None:
     process = background(tmp_path)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(20) == ExitCode.STOPPED
+    assert_nobody_left(tmp_path)
+    stop = events.read(RunDir(tmp_path / "a run")).last(events.StopWanted)
+    assert stop is not None
+    assert stop.why == number.name
+
+
+def test_ranks_that_must_be_ended_have_failed(tmp_path: Path) -> None:
+    """mpirun, ended by us, gives 0: that must never count as done."""
+    process = background(tmp_path, "ignore")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == ExitCode.RANK_FAILED
+    assert_nobody_left(tmp_path)
+    end = events.read(RunDir(tmp_path / "a run")).last(events.Ended)
+    assert end is not None
+    assert end.code == ExitCode.RANK_FAILED
+
+
+@pytest.mark.parametrize(
+    ("order", "save", "code"), [("wait", True, ExitCode.STOPPED), ("ignore", False, 4)]
+)
+def test_local_runs_are_cancelled(tmp_path: Path, order: str, save: bool, code: int) -> None:
+    run = RunDir(tmp_path / "a run")
+    with pytest.raises(UserError, match="nothing is running here"):
+        LocalLauncher().cancel(run, save=save)
+    process = background(tmp_path, order)
+    assert f"process {process.pid}: " in LocalLauncher().cancel(run, save=save)
+    assert process.wait(20) == code
     assert_nobody_left(tmp_path)
 
 
-def test_killed_launcher_leaves_nobody(tmp_path: Path) -> None:
-    process = background(tmp_path)
-    os.kill(process.pid, signal.SIGKILL)
+def test_stopped_ranks_do_not_outlast_the_time_limit(tmp_path: Path) -> None:
+    assert start(tmp_path, {"default": "ignore"}, time_limit_minutes=0.1) == ExitCode.RANK_FAILED
+    assert_nobody_left(tmp_path)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_killed_launcher_leaves_nobody(tmp_path: Path, stopped: bool) -> None:
+    """Its ranks end with it, stopped ones too, and until they have nobody gets the directory."""
+    process = background(tmp_path, "ignore")
+    if stopped:
+        for info in rank_infos(tmp_path):
+            os.kill(info["pid"], signal.SIGSTOP)
+    run = RunDir(tmp_path / "a run")
+    assert run.has_ranks()
+    process.kill()
     process.wait()
-    give_up = time.monotonic() + 15
-    while True:
-        try:
-            return assert_nobody_left(tmp_path)
-        except AssertionError:
-            if time.monotonic() > give_up:
-                raise
-            time.sleep(0.1)
+    with run.hold():  # waits for the ranks
+        assert not run.has_ranks()
+        assert_nobody_left(tmp_path)
+
+
+def test_ranks_hold_the_directory_without_their_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path).create()
+    rank = run.join()
+    assert rank is not None
+    monkeypatch.setattr(rundir, "_SECONDS_FOR_OLD_RANKS", 0.2)
+    with pytest.raises(UserError, match="ranks of an earlier start"), run.hold():
+        pass
+    rank.close()
+    with run.hold():
+        pass
+
+
+def test_deleted_run_directory_is_one_line(tmp_path: Path) -> None:
+    process = background(tmp_path)
+    pids = [info["pid"] for info in rank_infos(tmp_path)]
+    shutil.rmtree(tmp_path / "a run")
+    _, errors = process.communicate(timeout=20)
+    assert "the run directory was deleted while the run used it" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_ranks_start_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even `env` is needed."""
+    monkeypatch.setitem(ENVIRONMENT, "PATH", "/nonexistent")
+    assert start(tmp_path, {"default": 0}) == ExitCode.DONE
+
+
+def test_full_shared_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "free_shared_memory", lambda: 100)
+    with pytest.raises(UserError, match=r"/dev/shm is full \(100 bytes free\)"):
+        start(tmp_path, {"default": 0})
+    run = RunDir(tmp_path / "late").create()
+    events.record(run, events.Started())
+    run.launcher_log.write_text("=   PID 4711 RUNNING AT n1\n=   EXIT CODE: 7\n")
+    assert "a bus error: /dev/shm was full" in (explain(run, ExitCode.RANK_FAILED) or "")
+    run.launcher_log.write_text("=   PID 4711 RUNNING AT n1\n=   EXIT CODE: 9\n")
+    assert "/dev/shm" not in (explain(run, ExitCode.RANK_FAILED) or "")
+
+
+@pytest.mark.parametrize(
+    "name", ["history.jsonl", "metrics.jsonl", ".lock", "logs/launcher.log", "logs/rank-00002.log"]
+)
+def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path, name: str) -> None:
+    (RunDir(tmp_path / "a run").create().path / name).mkdir()
+    with pytest.raises(UserError, match=f"{name.split('/')[-1]}: is a directory, expected a file"):
+        start(tmp_path, {"default": 0})
+
+
+def test_a_full_disk_is_named_before_ranks_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rundir.os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot be written: No space left on device; make space"):
+        start(tmp_path, {"default": 0})
+    assert [path.name for path in (tmp_path / "a run").glob(".probe*")] == []

@@ -30,6 +30,8 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_planned_run(run: RunDir) -> None:
     assert read_status(run.path).summary == "planned, not started, 3 ranks"
+    with run.hold():
+        assert read_status(run.path).summary == "measuring or planning"
 
 
 def test_running_and_ended_run(run: RunDir) -> None:

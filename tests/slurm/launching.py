@@ -65,7 +65,7 @@ class Launched:
             code = self.wait(seconds)
         return code
 
-    def facts(self, restart: int = 0) -> list[dict[str, Any]]:
+    def rank_infos(self, restart: int = 0) -> list[dict[str, Any]]:
         files = sorted(self.run.path.glob(f"rank-*-{restart}.json"))
         return [json.loads(file.read_text()) for file in files]
 
@@ -73,7 +73,7 @@ class Launched:
         """Until that many ranks have met in one barrier."""
         self.slurm.wait_for(
             f"{num_ranks} ranks of start {restart}",
-            lambda: len(self.facts(restart)) == num_ranks,
+            lambda: len(self.rank_infos(restart)) == num_ranks,
         )
 
     def wait_for_watcher(self) -> None:

@@ -27,13 +27,13 @@ def test_ranks_are_where_the_layout_says(slurm: SlurmClient, tmp_path: Path) -> 
     layout = make_layout(CLUSTER, ("cpu", 5), ("gpu", 3))
     job = launch(slurm, tmp_path, layout, {"default": 0})
     assert job.wait() == ExitCode.DONE, job.log()
-    facts = job.facts()
-    assert [fact["rank"] for fact in facts] == list(range(8))
-    assert {fact["size"] for fact in facts} == {8}
-    assert [fact["component"] for fact in facts] == [0] * 5 + [1] * 3
-    assert {fact["node"][0] for fact in facts[:5]} == {"c"}
-    assert {fact["node"][0] for fact in facts[5:]} == {"g"}
-    on_node = [fact["node"] for fact in facts]
+    rank_infos = job.rank_infos()
+    assert [info["rank"] for info in rank_infos] == list(range(8))
+    assert {info["size"] for info in rank_infos} == {8}
+    assert [info["component"] for info in rank_infos] == [0] * 5 + [1] * 3
+    assert {info["node"][0] for info in rank_infos[:5]} == {"c"}
+    assert {info["node"][0] for info in rank_infos[5:]} == {"g"}
+    on_node = [info["node"] for info in rank_infos]
     assert max(on_node.count(node) for node in ("c1", "c2")) <= 4
     assert max(on_node.count(node) for node in ("g1", "g2")) <= 2
     assert job.events() == ["submit", "start", "ranks_done", "end"]
@@ -43,7 +43,7 @@ def test_three_components_are_one_world(slurm: SlurmClient, tmp_path: Path) -> N
     layout = make_layout(CLUSTER, ("cpu", 1), ("gpu", 1), ("big", 1))
     job = launch(slurm, tmp_path, layout, {"default": 0})
     assert job.wait() == ExitCode.DONE, job.log()
-    seen = [(fact["size"], fact["component"], fact["node"][0]) for fact in job.facts()]
+    seen = [(info["size"], info["component"], info["node"][0]) for info in job.rank_infos()]
     assert seen == [(3, 0, "c"), (3, 1, "g"), (3, 2, "m")]
 
 
@@ -52,14 +52,14 @@ def test_nodes_whose_names_are_out_of_order(slurm: SlurmClient, tmp_path: Path) 
     layout = make_layout(CLUSTER, ("big", 1), ("gpu", 2))
     job = launch(slurm, tmp_path, layout, {"default": 0})
     assert job.wait() == ExitCode.DONE, job.log()
-    assert [fact["node"][0] for fact in job.facts()] == ["m", "g", "g"]
+    assert [info["node"][0] for info in job.rank_infos()] == ["m", "g", "g"]
 
 
 def test_pool_used_by_two_stages_is_one_plain_job(slurm: SlurmClient, tmp_path: Path) -> None:
     layout = make_layout(CLUSTER, ("cpu", 1), ("cpu", 1))
     job = launch(slurm, tmp_path, layout, {"default": 0})
     assert job.wait() == ExitCode.DONE, job.log()
-    assert [fact["size"] for fact in job.facts()] == [2, 2]
+    assert [info["size"] for info in job.rank_infos()] == [2, 2]
 
 
 def test_one_failed_rank_ends_the_job(slurm: SlurmClient, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_variables_of_the_user_do_not_reach_the_job(
     monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
     job = launch(slurm, tmp_path, TWO_AND_TWO, {"default": 0})
     assert job.wait() == ExitCode.DONE, job.log()
-    assert [fact["node"][0] for fact in job.facts()] == ["c", "c", "g", "g"]
+    assert [info["node"][0] for info in job.rank_infos()] == ["c", "c", "g", "g"]
 
 
 HOSTILE = "a b;$(touch BROKE) `touch BROKE` 'q' \"d\" #SBATCH %j %t hetjob & : \\"
@@ -94,7 +94,7 @@ def test_hostile_names_stay_names(slurm: SlurmClient, tmp_path: Path) -> None:
     where = tmp_path / HOSTILE.replace("\\", "")
     job = launch(slurm, where, TWO_AND_TWO, {"default": 0}, name=HOSTILE)
     assert job.wait() == ExitCode.DONE, job.log()
-    assert len(job.facts()) == 4
+    assert len(job.rank_infos()) == 4
     assert list(tmp_path.rglob("BROKE*")) == []
     assert (where / f"logs/slurm-{job.job_id}.log").exists()
 

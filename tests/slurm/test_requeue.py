@@ -25,7 +25,7 @@ def test_signal_then_requeue_then_end(slurm: SlurmClient, tmp_path: Path) -> Non
     slurm.run("scancel", "--signal=USR1", str(job.job_id))
     job.skip_the_delay()
     assert job.wait() == ExitCode.DONE, job.log()
-    assert [fact["restart"] for fact in job.facts(restart=1)] == [1, 1]
+    assert [info["restart"] for info in job.rank_infos(restart=1)] == [1, 1]
     events = [event for event in job.events() if event != "rank_end"]
     assert events == ["submit", "start", "end", "start", "ranks_done", "end"]
 

@@ -1,6 +1,6 @@
 """A layout as one Slurm job: ask Slurm first, submit, follow it to its end, end it.
 
-Slurm's refusals are passed on in its own words. The batch script itself requeues the job after a
+Slurm's refusals are passed on as it worded them. The batch script itself requeues the job after a
 failure or a time limit (epilogue); what only someone outside of the job can see, a job torn apart
 or nodes that do not come back, is ended here, and the restart policy decides what follows.
 """
@@ -78,6 +78,11 @@ class SlurmLauncher:
 
     def preview(self, request: LaunchRequest) -> str:
         """The batch script."""
+        return self.script(request)
+
+    def script(self, request: LaunchRequest, made_before: int = 0) -> str:
+        """The batch script; `made_before`: requeues that Slurm has counted for this job already."""
+        left = restarts_left(events.read(request.run), request.job.launch.max_restarts)
         return render(
             request.layout,
             request.cluster,
@@ -85,7 +90,7 @@ class SlurmLauncher:
             request.run.path,
             flavour=self._flavour or find_mpi().flavour,
             program=request.program,
-            max_requeues=restarts_left(events.read(request.run), request.job.launch.max_restarts),
+            max_requeues=made_before + left,
         )
 
     def capacity(self, cluster: Cluster, job: Job) -> Capacity:
@@ -191,10 +196,10 @@ def job_of(run: RunDir) -> int:
     return job.job_id
 
 
-def refuse_second_job(run: RunDir) -> None:
+def refuse_second_job(run: RunDir, own_job: int | None = None) -> None:
     """Two jobs in one run directory would overwrite each other's checkpoints."""
     job = events.read(run).last(Submitted)
-    now = None if job is None else state(job.job_id)
+    now = None if job is None or job.job_id == own_job else state(job.job_id)
     if job is not None and now is not None and not now.ended:
         raise UserError(
             f"{run.path}: job {job.job_id} of this run is still there ({now}); wait for it, "

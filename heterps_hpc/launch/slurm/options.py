@@ -8,7 +8,11 @@ import shlex
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.layout import Component
+from heterps_hpc.layout import Component, Layout
+
+_UNKNOWN_MINUTES = 60.0  # without a prediction
+_START_MINUTES = 10.0  # starting, evaluating, saving
+_MARGIN = 2.0  # times the predicted time
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./&|\[\]*()-]+")
 
@@ -144,9 +148,17 @@ def srun_options(component: Component, cluster: Cluster, bind: str) -> list[str]
     ]
 
 
-def limit_seconds(job: Job, cluster: Cluster) -> int:
-    """Time limit of the job in seconds: what the user wants, within what the site allows."""
+def limit_seconds(job: Job, cluster: Cluster, layout: Layout | None = None) -> int:
+    """Time limit of the job in seconds: what the user wants, within what the site allows.
+
+    If the job names none: the predicted time with a wide margin, since a job that reaches its limit
+    is stopped, and one that asks for too much waits longer.
+    """
     minutes = job.launch.time_limit_minutes
+    if minutes is None:
+        minutes = _UNKNOWN_MINUTES
+        if layout is not None and layout.plan is not None:
+            minutes = _START_MINUTES + _MARGIN * layout.plan.estimate.hours * 60
     if cluster.site.time_limit_minutes is not None:
         minutes = min(minutes, cluster.site.time_limit_minutes)
     return max(60, round(minutes * 60))

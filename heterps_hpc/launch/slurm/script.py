@@ -36,14 +36,8 @@ def render(
 ) -> str:
     """The batch script of a layout; `max_requeues`, if starts were made before this job."""
     run = RunDir(run_dir)
-    limit = options.limit_seconds(job, cluster)
-    headers = [
-        options.component_options(component, cluster, options.slurm_time(limit))
-        for component in layout.components
-    ]
     if max_requeues is None:
         max_requeues = job.launch.max_restarts
-    headers[0] = [*_job_options(job, run, limit, requeue=max_requeues > 0), *headers[0]]
     site = cluster.site
     for line in (*site.setup, *site.modules, *site.prefix, *site.srun_options):
         if "\n" in line or "\0" in line:
@@ -55,7 +49,7 @@ def render(
             raise UserError(f"site.environment: {name!r} is not a variable's name")
     return _template().render(
         run_dir=run.path,
-        headers=headers,
+        headers=_headers(layout, cluster, job, run, requeue=max_requeues > 0),
         modules=site.modules,
         setup=site.setup,
         environment=variables,
@@ -69,6 +63,31 @@ def render(
             *(str(run.path), "--ranks", str(layout.num_ranks)),
         ],
     )
+
+
+def own_script(layout: Layout, cluster: Cluster, job: Job, run_dir: Path | str) -> str:
+    """A short script for people to change: heads that fit the layout, and one call."""
+    lines = ["#!/bin/bash"]
+    for number, header in enumerate(_headers(layout, cluster, job, RunDir(run_dir), requeue=True)):
+        lines += ["#SBATCH hetjob"] if number else []
+        lines += [f"#SBATCH {options.sbatch_word(word)}" for word in header]
+    site = cluster.site
+    modules = [f"module load {shlex.quote(module)} || exit 2" for module in site.modules]
+    call = shlex.join(["heterps", "launch", str(RunDir(run_dir).path), "--in-allocation"])
+    return "\n".join([*lines, "", *modules, *site.setup, call, ""])
+
+
+def _headers(
+    layout: Layout, cluster: Cluster, job: Job, run: RunDir, *, requeue: bool
+) -> list[list[str]]:
+    """The options of each component; those of the whole job stand in the first."""
+    limit = options.limit_seconds(job, cluster, layout)
+    headers = [
+        options.component_options(component, cluster, options.slurm_time(limit))
+        for component in layout.components
+    ]
+    headers[0] = [*_job_options(job, run, limit, requeue=requeue), *headers[0]]
+    return headers
 
 
 def one_component(component: Component, cluster: Cluster, job: Job) -> str:

@@ -1,4 +1,4 @@
-"""A rank that does as RUN_DIR/behave.json says: leave with a code, wait, fail, die, or stop.
+"""A rank that does as RUN_DIR/behave.json orders: leave with a code, wait, fail, die, or stop.
 
 It is started exactly as the trainer is, so it shows what a launcher really does.
 """
@@ -27,7 +27,7 @@ def main() -> int:
     order = orders.get(str(world.rank), orders["default"])
     asked: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked.append(number))
-    facts = {
+    info = {
         "rank": world.rank,
         "size": world.size,
         "component": component,
@@ -37,17 +37,21 @@ def main() -> int:
         "pid": os.getpid(),
     }
     world.barrier()
-    (run_dir / f"rank-{world.rank}-{facts['restart']}.json").write_text(json.dumps(facts))
+    (run_dir / f"rank-{world.rank}-{info['restart']}.json").write_text(json.dumps(info))
     if order == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if order == "ignore":
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        time.sleep(LIMIT_SECONDS)
+        return 1
     if order == "raise":
         raise RuntimeError("as ordered")
-    if order == "wait" or (order == "wait first" and facts["restart"] == 0):
+    if order == "wait" or (order == "wait first" and info["restart"] == 0):
         give_up = time.monotonic() + LIMIT_SECONDS
         while not asked and time.monotonic() < give_up:
             time.sleep(0.05)
         return leave(run_dir, 3 if asked else 1)
-    if order == "fail on order" and facts["restart"] == 0:
+    if order == "fail on order" and info["restart"] == 0:
         give_up = time.monotonic() + LIMIT_SECONDS
         while not (run_dir / "fail").exists() and time.monotonic() < give_up:
             time.sleep(0.05)

@@ -1,0 +1,102 @@
+"""Inside a job that people submitted themselves: is its allocation what the layout needs?"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from heterps_hpc.errors import UserError
+from heterps_hpc.launch.slurm.allocation import check_allocation, is_requeued, job_in
+from heterps_hpc.launch.slurm.options import limit_seconds
+from heterps_hpc.launch.slurm.script import own_script, render
+from heterps_hpc.layout import Estimate, Layout, Plan
+from tests.launch.values import ROOT, cpu_pool, make_cluster, make_job, make_layout
+
+CLUSTER = make_cluster()
+LAYOUT = make_layout(CLUSTER, ("cpu", 2), ("gpu", 1))
+GOOD = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_PARTITION_HET_GROUP_0": "cpu",
+    "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1",
+    "SLURM_NTASKS_HET_GROUP_0": "2",
+    "SLURM_JOB_PARTITION_HET_GROUP_1": "gpu",
+    "SLURM_JOB_NUM_NODES_HET_GROUP_1": "1",
+}
+
+
+def test_fitting_allocations_pass() -> None:
+    check_allocation(LAYOUT, GOOD)
+    check_allocation(LAYOUT, {**GOOD, "SLURM_JOB_NUM_NODES_HET_GROUP_1": "3"})  # more will do
+    check_allocation(make_layout(CLUSTER, ("cpu", 2)), {"SLURM_JOB_PARTITION": "cpu"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"SLURM_HET_SIZE": "3"}, "the layout has 2 components, this job 3"),
+        ({"SLURM_HET_SIZE": ""}, "the layout has 2 components, this job 1"),
+        (
+            {"SLURM_JOB_PARTITION_HET_GROUP_1": "mem"},
+            r"component 1 of the layout \(pool 'gpu'\) needs partition 'gpu', the job has 'mem'",
+        ),
+        ({"SLURM_NTASKS_HET_GROUP_0": "1"}, "needs 2 tasks, the job has 1 there"),
+        ({"SLURM_JOB_NUM_NODES_HET_GROUP_1": "0"}, "needs 1 nodes, the job has 0 there"),
+    ],
+)
+def test_other_allocations_are_refused_with_the_remedy(
+    changes: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(UserError, match=f"{reason}.*--print-sbatch"):
+        check_allocation(LAYOUT, {**GOOD, **changes})
+
+
+def test_outside_of_a_job_it_is_refused() -> None:
+    assert job_in(GOOD) == 7
+    with pytest.raises(UserError, match="not inside a Slurm job"):
+        job_in({})
+    assert not is_requeued({"SLURM_RESTART_COUNT": "0"})
+    assert not is_requeued({})
+    assert is_requeued({"SLURM_RESTART_COUNT": "1"})
+
+
+def heads(script: str) -> list[str]:
+    return [line for line in script.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_printed_script_has_the_heads_of_the_generated_one(tmp_path: Path) -> None:
+    job = make_job(max_restarts=1)
+    script = own_script(LAYOUT, CLUSTER, job, tmp_path)
+    assert heads(script) == heads(render(LAYOUT, CLUSTER, job, tmp_path))
+    assert script.splitlines()[-1] == f"heterps launch {tmp_path} --in-allocation"
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
+
+
+@pytest.mark.parametrize("name", ["hetjob.sbatch", "single_pool.sbatch"])
+def test_shipped_scripts_are_short_and_valid(name: str) -> None:
+    path = ROOT / "slurm" / name
+    assert len(path.read_text().splitlines()) <= 12
+    subprocess.run(["bash", "-n", path], check=True, timeout=20)
+
+
+def predicted(hours: float) -> Layout:
+    estimate = Estimate(
+        samples_per_second=1.0,
+        seconds_per_batch=1.0,
+        binding_stage=0,
+        stages=(),
+        hours=hours,
+        money_per_hour=1.0,
+        money=hours,
+    )
+    plan = Plan(stages=LAYOUT.stages, estimate=estimate, scheduler="rl")
+    return LAYOUT.model_copy(update={"plan": plan})
+
+
+def test_time_limit_comes_from_the_prediction_unless_the_job_names_one() -> None:
+    job = make_job()
+    assert limit_seconds(job, CLUSTER, predicted(3.0)) == 2 * 3 * 3600 + 600
+    assert limit_seconds(job, CLUSTER, LAYOUT) == 3600
+    assert limit_seconds(make_job(time_limit_minutes=5), CLUSTER, predicted(3.0)) == 300
+    site = make_cluster(cpu_pool(), time_limit_minutes=30)
+    assert limit_seconds(job, site, predicted(3.0)) == 1800
