@@ -44,18 +44,18 @@ class Evaluator:
     def _quality(self, columns: list[np.ndarray]) -> dict[str, float]:
         """What can be computed: scores that are not numbers have no quality, and are counted."""
         samples = float(len(columns[0]))
-        bad = int(np.isnan(columns[0]).sum())
+        bad = int((~np.isfinite(columns[0])).sum())
         if bad == 0:
             is_logit = self._rank.model.score_is_logit
             return quality(columns, is_logit=is_logit) | {"samples": samples}
-        what = f"{bad} of {len(columns[0])} scores of the test data are NaN after step "
+        what = f"{bad} of {len(columns[0])} scores of the test data are not finite after step "
         if self._rank.job.train.on_nan == "stop":
             raise TrainingFailed(
                 f"{what}{self._rank.step}; lower the learning rate, or clip gradients "
                 "(train.dense.clip_norm)"
             )
         log.warning("%s%d; no quality is reported", what, self._rank.step)
-        return {"samples": samples, "nan_scores": float(bad)}
+        return {"samples": samples, "nonfinite_scores": float(bad)}
 
     def scores(self) -> list[np.ndarray] | None:
         """Scores, labels, weights and sample ids in sample order, on the reporter."""

@@ -72,7 +72,7 @@ JOBS = [
     ),
     Interrupted(
         "finished, then extended",
-        Case("ctrdnn", "2+1", 2, 1, "float32", "adam"),
+        Case("ctrdnn", "2+1", 2, 1, "float32", "plain"),
         5,
         ("3",),
         finished=True,
