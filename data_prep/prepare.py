@@ -150,13 +150,13 @@ def _finish(
 
 
 def _collect_bad_rows(work: Path, out: Path) -> None:
-    pieces = [path for path in sorted(work.glob("*.bad")) if path.stat().st_size]
-    if not pieces:
+    logs = [path for path in sorted(work.glob("*.bad")) if path.stat().st_size]
+    if not logs:
         return
     partial = out / ".bad_rows.txt"
     with partial.open("wb") as target:
-        for piece in pieces:
-            with piece.open("rb") as source:
+        for each in logs:
+            with each.open("rb") as source:
                 shutil.copyfileobj(source, target)
     partial.replace(out / "bad_rows.txt")
     log.warning("bad rows were left out; they are in %s", out / "bad_rows.txt")
