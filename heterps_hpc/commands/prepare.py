@@ -23,7 +23,7 @@ def freeze(
 ) -> tuple[Job, Cluster, RunDir]:
     """Validate the job and its cluster, and keep copies in the run directory."""
     job = Job.load(job_file)
-    cluster = Cluster.load(job.cluster)
+    cluster = Cluster.this_machine() if job.cluster is None else Cluster.load(job.cluster)
     directory = RunDir(run_dir or default_run_dir(job_file, job, resume=resume)).create()
     job.save(directory.job)
     cluster.save(directory.cluster)

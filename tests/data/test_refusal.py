@@ -76,7 +76,7 @@ def test_another_version(path: Path) -> None:
 
 def test_a_manifest_that_is_not_json(path: Path) -> None:
     (path / "manifest.json").write_text("{")
-    with pytest.raises(UserError, match=r"manifest\.json: not valid json"):
+    with pytest.raises(UserError, match=r"manifest\.json: not valid JSON"):
         Dataset.open(path)
 
 
