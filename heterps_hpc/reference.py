@@ -66,7 +66,7 @@ def page() -> str:
         "# All keys of job and cluster files",
         "",
         "Made from the code by `python -m heterps_hpc.reference`; `heterps explain train.on_nan`",
-        "prints one key. Units are in the names. Keys below a `[]` are those of each entry of a list.",
+        "prints one key. Units are in the names. Keys below a `[]` are those of each list entry.",
     ]
     section = ""
     for key in keys():
