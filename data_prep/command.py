@@ -1,4 +1,4 @@
-"""What the commands of all sources do alike: prepare, and tell the user the outcome."""
+"""What the commands of all sources do alike: prepare, and report the outcome."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _CATEGORY = re.compile(rb"[0-9a-f]{8}")
 class Fields:
     """Where the fields of a block are: starts and ends, one row per field."""
 
-    room: NDArray[np.uint8]
+    buffer: NDArray[np.uint8]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
 
@@ -64,7 +64,7 @@ def parse(text: bytes) -> SampleRows | None:
 
 
 def _find_fields(text: bytes) -> Fields | None:
-    room, inside = swar.padded(text)
+    buffer, inside = swar.padded(text)
     separators = np.flatnonzero((inside - np.uint8(_TAB)) < 2)  # tab or newline
     num_rows = int(np.count_nonzero(inside == _NEWLINE))
     if len(separators) != num_rows * NUM_FIELDS:
@@ -79,11 +79,11 @@ def _find_fields(text: bytes) -> Fields | None:
     starts[0, 1:] = ends[-1, :-1]
     starts[0, :1] = swar.PADDING - 1
     starts += 1
-    return Fields(room, starts, ends)
+    return Fields(buffer, starts, ends)
 
 
 def _labels(fields: Fields) -> NDArray[np.float32] | None:
-    label = fields.room[fields.starts[0]] - np.uint8(_ZERO)
+    label = fields.buffer[fields.starts[0]] - np.uint8(_ZERO)
     if (fields.ends[0] - fields.starts[0] != 1).any() or (label > 1).any():
         return None
     column: NDArray[np.float32] = label.astype(np.float32)[:, None]
@@ -95,19 +95,19 @@ def _integers(fields: Fields) -> NDArray[np.float32] | None:
     starts = fields.starts[1 : 1 + NUM_INTEGERS]
     ends = fields.ends[1 : 1 + NUM_INTEGERS]
     num_digits = ends - starts
-    negative = (fields.room[starts] == _MINUS) & (num_digits > 0)
+    negative = (fields.buffer[starts] == _MINUS) & (num_digits > 0)
     num_digits -= negative
     if (negative & (num_digits == 0)).any():
         return None
     long = num_digits > 8
     if long.any():
         num_digits[long] = 0
-    values, valid = swar.parse_digits(swar.words(fields.room)[ends - 8], num_digits)
+    values, valid = swar.parse_digits(swar.words(fields.buffer)[ends - 8], num_digits)
     if not valid:
         return None
     if long.any():
         for place in zip(*np.nonzero(long), strict=True):
-            text = fields.room[starts[place] : ends[place]].tobytes()
+            text = fields.buffer[starts[place] : ends[place]].tobytes()
             if not _INTEGER.fullmatch(text):
                 return None
             values[place] = int(text)
@@ -128,7 +128,7 @@ def _categories(fields: Fields) -> dict[str, Keys] | None:
     missing = lengths == 0
     if (~missing & (lengths != 8)).any():
         return None
-    words = swar.words(fields.room)[starts]
+    words = swar.words(fields.buffer)[starts]
     words[missing] = _EIGHT_ZEROS
     values, valid = swar.parse_hex(words)
     if not valid:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.badrows import BadRowLog
+from data_prep.hashing import missing_key
 from data_prep.keycounts import KeyCounts, KeyPolicy
 from data_prep.options import PARTS, PrepareOptions
 from data_prep.pool import Meter, run_tasks
@@ -39,8 +40,13 @@ class Preparation:
     def shard_options(self) -> ShardOptions:
         """What the shards have in common."""
         options = self.options
+        missing = {
+            slot.name: missing_key(slot.name)
+            for slot in self.source.schema.slots
+            if slot.kind == "one" and options.max_keys is None  # which folds the key as well
+        }
         return ShardOptions(
-            self.source.schema, options.block_rows, options.compression, options.seed
+            self.source.schema, options.block_rows, options.compression, options.seed, missing
         )
 
 
@@ -150,13 +156,13 @@ def _finish(
 
 
 def _collect_bad_rows(work: Path, out: Path) -> None:
-    pieces = [path for path in sorted(work.glob("*.bad")) if path.stat().st_size]
-    if not pieces:
+    logs = [path for path in sorted(work.glob("*.bad")) if path.stat().st_size]
+    if not logs:
         return
     partial = out / ".bad_rows.txt"
     with partial.open("wb") as target:
-        for piece in pieces:
-            with piece.open("rb") as source:
+        for each in logs:
+            with each.open("rb") as source:
                 shutil.copyfileobj(source, target)
     partial.replace(out / "bad_rows.txt")
     log.warning("bad rows were left out; they are in %s", out / "bad_rows.txt")

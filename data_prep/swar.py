@@ -82,8 +82,8 @@ def parse_digits(last_words: UInt64s, num_digits: Int64s) -> tuple[Int64s, bool]
 
 
 def padded(text: bytes) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """The text with room on both sides, and the text itself inside it."""
-    room = np.zeros(len(text) + 2 * PADDING, np.uint8)
-    inside = room[PADDING : PADDING + len(text)]
+    """The text with padding on both sides, and the text itself inside it."""
+    buffer = np.zeros(len(text) + 2 * PADDING, np.uint8)
+    inside = buffer[PADDING : PADDING + len(text)]
     inside[:] = np.frombuffer(text, np.uint8)
-    return room, inside
+    return buffer, inside

@@ -162,6 +162,8 @@ def _arrays_of(stats: ShardStats) -> dict[str, Any]:
         cardinality, sample = stats.cardinality[slot], stats.samples[slot]
         sample.shrink()
         arrays[f"{place}/num_keys"] = stats.num_keys[slot]
+        if slot in stats.num_missing:
+            arrays[f"{place}/num_missing"] = stats.num_missing[slot]
         arrays[f"{place}/registers"] = cardinality.registers
         if cardinality.exact is not None:
             arrays[f"{place}/exact"] = cardinality.exact
@@ -175,6 +177,7 @@ def _stats_of(arrays: Any, part: str, schema: Schema) -> ShardStats:
         {},
         {},
         {},
+        {},
         arrays[f"{part}/label_sums"],
         arrays[f"{part}/label_min"],
         arrays[f"{part}/label_max"],
@@ -183,6 +186,8 @@ def _stats_of(arrays: Any, part: str, schema: Schema) -> ShardStats:
     for place, slot in enumerate(schema.slots):
         at = f"{part}/{place}"
         stats.num_keys[slot.name] = int(arrays[f"{at}/num_keys"])
+        if f"{at}/num_missing" in arrays:
+            stats.num_missing[slot.name] = int(arrays[f"{at}/num_missing"])
         cardinality = Cardinality()
         cardinality.registers = arrays[f"{at}/registers"]
         cardinality.exact = arrays.get(f"{at}/exact")

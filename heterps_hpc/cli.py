@@ -215,6 +215,14 @@ def checkpoint(context: typer.Context) -> None:
 
 
 @app.command()
+def explain(key: Annotated[str, typer.Argument(help="Such as train.on_nan, or train.")]) -> None:
+    """What a key of a job or cluster file means, may be, and is by default."""
+    from heterps_hpc.reference import explain as text_of
+
+    _say(text_of(key))
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     _print(__version__)

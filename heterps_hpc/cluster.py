@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -141,6 +142,23 @@ class Cluster(Value):
                 if name not in names:
                     raise ValueError(f"a link names pool {name!r}; {nearest(name, names)}")
         return self
+
+    @classmethod
+    def this_machine(cls) -> Self:
+        """One pool of this machine's cores, for a job without a cluster file.
+
+        Nothing is known of prices, so money counts core-hours: 1 per core and hour.
+        """
+        cores = len(os.sched_getaffinity(0))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+        pool = Pool(
+            name="local",
+            price_per_hour=1.0,
+            max_nodes=1,
+            cores_per_node=cores,
+            memory_per_node_gb=round(memory, 1),
+        )
+        return cls(name="this machine", pools=(pool,))
 
     def pool(self, name: str) -> Pool:
         """The pool of that name."""

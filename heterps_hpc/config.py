@@ -50,10 +50,10 @@ class ModelSpec(Value):
 class SyntheticData(Value):
     """A click log to generate when the data directories do not exist yet."""
 
-    train_rows: Positive = 200_000
-    test_rows: Positive = 20_000
+    train_rows: Positive = 200_000  # samples to train on
+    test_rows: Positive = 20_000  # samples to evaluate on
     num_slots: Annotated[int, Field(gt=0, le=10_000)] = 26
-    cardinality: Positive = 10_000
+    cardinality: Positive = 10_000  # distinct keys of each slot
     keys_per_sample: Annotated[float, Field(gt=0, le=10_000)] = 1.0
     zipf: Annotated[float, Field(ge=0, le=100)] = 1.1
     num_dense: Annotated[int, Field(ge=0, le=10_000)] = 13
@@ -63,12 +63,12 @@ class SyntheticData(Value):
 class DataSpec(Value):
     """Where the click logs are; relative paths count from the job file."""
 
-    train: FilePath
-    test: FilePath | None = None
-    synthetic: SyntheticData | None = None
-    shuffle: bool = True
-    drop_last: bool = False
-    read_ahead: Annotated[int, Field(gt=0, le=1000)] = 2
+    train: FilePath  # the dataset to train on
+    test: FilePath | None = None  # the dataset to evaluate on
+    synthetic: SyntheticData | None = None  # generate the two, if they are not there
+    shuffle: bool = True  # another order in every epoch, from the seed
+    drop_last: bool = False  # leave out the last batch of an epoch if it is short
+    read_ahead: Annotated[int, Field(gt=0, le=1000)] = 2  # batches that a rank prefetches
 
 
 class LearningRate(Value):
@@ -160,21 +160,21 @@ class TableOptions(Value):
 class TrainSpec(Value):
     """One optimizer step per batch; see docs/semantics.md for what each key means."""
 
-    batch_size: BatchSize
+    batch_size: BatchSize  # samples of one optimizer step, over all ranks
     micro_batches: Annotated[int, Field(gt=0, le=10_000)] = 1
     staleness: Annotated[int, Field(ge=0, le=100)] = 1
-    epochs: Positive | None = 1
-    steps: Positive | None = None
+    epochs: Positive | None = 1  # passes over the data
+    steps: Positive | None = None  # batches in all, instead of epochs
     seed: Seed = 0
     sparse: SparseOptimizer = SparseOptimizer()
     dense: DenseOptimizer = DenseOptimizer()
     tables: TableOptions = TableOptions()
     precision: Literal["float32", "float64", "bf16"] = "float32"
     wire: Literal["float32", "bfloat16", "float16"] = "float32"
-    reducer: Literal["auto", "horovod", "mpi"] = "auto"
-    on_nan: Literal["stop", "skip"] = "stop"
-    metrics_every: Positive = 50
-    evaluate_every: Positive | None = None
+    reducer: Literal["auto", "horovod", "mpi"] = "auto"  # who sums dense gradients
+    on_nan: Literal["stop", "skip"] = "stop"  # a batch whose loss is not a number
+    metrics_every: Positive = 50  # steps between lines of metrics
+    evaluate_every: Positive | None = None  # steps between evaluations on the test set
     evaluate_at_end: bool = True
     init_from: FilePath | None = None
 
@@ -210,8 +210,8 @@ class Goal(Value):
 class PlanSpec(Value):
     """Which scheduler decides, and for how long it may think."""
 
-    scheduler: str = "rl"
-    seconds: PositiveFloat = 10.0
+    scheduler: str = "rl"  # docs/planning.md lists them
+    seconds: PositiveFloat = 10.0  # that the scheduler may take
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
 
@@ -220,15 +220,15 @@ class CheckpointSpec(Value):
 
     every_steps: Positive | None = None
     every_minutes: PositiveFloat | None = None
-    keep: Positive = 2
-    at_end: bool = True
+    keep: Positive = 2  # newest checkpoints that are kept
+    at_end: bool = True  # save the final state
 
 
 class WatchSpec(Value):
     """When silence counts as a hang."""
 
-    heartbeat_seconds: PositiveFloat = 5.0
-    stall_seconds: PositiveFloat = 300.0
+    heartbeat_seconds: PositiveFloat = 5.0  # between signs of life of a rank
+    stall_seconds: PositiveFloat = 300.0  # without progress, until a rank counts as hung
     on_stall: Literal["stop", "report"] = "stop"
 
 
@@ -243,9 +243,10 @@ class MeasureSpec(Value):
 class LaunchSpec(Value):
     """Limits of one run."""
 
-    time_limit_minutes: PositiveFloat | None = None  # on Slurm: from the prediction; here: none
+    # then the run saves and stops; on Slurm by default from the prediction, here none
+    time_limit_minutes: PositiveFloat | None = None
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 0
-    oversubscribe: bool = False
+    oversubscribe: bool = False  # allow more ranks than cores
     bind: Literal["none", "core"] = "none"
 
 
@@ -258,7 +259,7 @@ class Job(Value):
     data: DataSpec
     train: TrainSpec
     goal: Goal = Goal(min_fraction_of_best=0.8)
-    cluster: FilePath = Path("cluster.yaml")
+    cluster: FilePath | None = None  # else cluster.yaml next to the job, else this machine
     plan: PlanSpec = PlanSpec()
     measure: MeasureSpec = MeasureSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
@@ -293,7 +294,7 @@ class Job(Value):
         tables = self.train.tables
         return self.model_copy(
             update={
-                "cluster": absolute(self.cluster),
+                "cluster": absolute(self.cluster) or _usual_cluster(base),
                 "model": self.model.model_copy(update={"file": absolute(self.model.file)}),
                 "data": self.data.model_copy(
                     update={"train": absolute(self.data.train), "test": absolute(self.data.test)}
@@ -308,3 +309,9 @@ class Job(Value):
                 ),
             }
         )
+
+
+def _usual_cluster(base: Path) -> Path | None:
+    """The cluster file next to a job that names none, if there is one."""
+    usual = base / "cluster.yaml"
+    return usual if usual.exists() else None

@@ -210,17 +210,17 @@ class Model:
 
     def fingerprint(self) -> str:
         """A short hash of everything that decides what the model computes and costs."""
-        facts = {
+        identity = {
             "name": self.name,
             "parameters": self.parameters,
             "layers": [
-                [layer.name, layer.kind, layer.reads, layer.writes, _facts(layer.lookups)]
+                [layer.name, layer.kind, layer.reads, layer.writes, _fields(layer.lookups)]
                 for layer in self.layers
             ],
-            "tables": _facts(self.tables),
-            "negatives": _facts(self.negatives),
+            "tables": _fields(self.tables),
+            "negatives": _fields(self.negatives),
         }
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
 
 def is_data_tensor(name: str) -> bool:
@@ -228,7 +228,7 @@ def is_data_tensor(name: str) -> bool:
     return name in DATA_TENSORS or name.startswith(LENGTH_PREFIX)
 
 
-def _facts(items: Iterable[Any]) -> list[dict[str, Any]]:
+def _fields(items: Iterable[Any]) -> list[dict[str, Any]]:
     return [vars(item) for item in items]
 
 

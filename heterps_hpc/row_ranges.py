@@ -2,7 +2,7 @@
 
 A batch of n rows is cut into m micro-batches, each micro-batch into k replicas, always into
 contiguous ranges whose lengths differ by at most one. Every rank computes the same ranges from
-(n, m, k) alone, so that no one needs to tell anyone.
+(n, m, k) alone, so that none has to be sent.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def freeze(
     In this order: a run that is refused must not have changed the run that it was refused for.
     """
     job = Job.load(job_file)
-    cluster = Cluster.load(job.cluster)
+    cluster = Cluster.this_machine() if job.cluster is None else Cluster.load(job.cluster)
     run = RunDir(run_dir or default_run_dir(job_file, job, resume=resume)).create()
     with _held(run):
         refuse_mixing(run, resume or may_have_trained)

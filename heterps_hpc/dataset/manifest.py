@@ -33,6 +33,7 @@ class SlotSpec(Value):
     cardinality: Annotated[int, Field(ge=0)] = 0
     mean_keys: Annotated[float, Field(ge=0)] = 1.0
     sampled_keys: Annotated[int, Field(ge=0)] = 0  # distinct ones in the key sample
+    missing_rate: Annotated[float, Field(ge=0, le=1)] | None = None  # samples without a key
 
     @field_validator("name")
     @classmethod
@@ -184,7 +185,7 @@ class DatasetManifest(Schema):
         identity = {
             "version": self.version,
             "schema": schema.model_dump(
-                mode="json", exclude={"slots": {"__all__": {"sampled_keys"}}}
+                mode="json", exclude={"slots": {"__all__": {"sampled_keys", "missing_rate"}}}
             ),
             "block_rows": self.block_rows,
             "shards": [[shard.num_rows, shard.content] for shard in self.shards],

@@ -62,9 +62,11 @@ def _slot_table(manifest: DatasetManifest) -> Table:
     table.add_column("kind")
     table.add_column("distinct keys", justify="right")
     table.add_column("keys per sample", justify="right")
+    table.add_column("missing", justify="right")
     for slot in manifest.slots:
         kind = slot.kind + (", weighted" if slot.weighted else "")
-        table.add_row(slot.name, kind, _count(slot.cardinality), f"{slot.mean_keys:.2f}")
+        missing = "" if slot.missing_rate is None else f"{slot.missing_rate:.2%}"
+        table.add_row(slot.name, kind, _count(slot.cardinality), f"{slot.mean_keys:.2f}", missing)
     return table
 
 

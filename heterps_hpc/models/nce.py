@@ -1,7 +1,7 @@
 """nce: noise-contrastive estimation over a large output embedding.
 
 A context (some slots) predicts a target key out of millions. Instead of a softmax over all of
-them, the model learns to tell the true target from a few keys of a known noise distribution.
+them, the model learns to separate the true target from a few keys of a known noise distribution.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def test_a_dataset_without_label_ranges_is_still_read(tmp_path: Path) -> None:
     manifest = json.loads(path.read_text())
     del manifest["label_ranges"]
     for slot in manifest["slots"]:
-        del slot["sampled_keys"]
+        del slot["sampled_keys"], slot["missing_rate"]
     path.write_text(json.dumps(manifest))
     older = Dataset.open(tmp_path / "d")
     assert older.manifest.fingerprint() == dataset.manifest.fingerprint()
@@ -249,3 +249,22 @@ def test_the_bar_ends_at_100_percent(capsys: pytest.CaptureFixture[str]) -> None
     with _progress(meter, show=True):
         meter.add(10, 540)  # Parquet counts bytes otherwise than its files
     assert "100 %" in capsys.readouterr().err
+
+
+def test_info_marks_estimates_and_shows_missing_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from heterps_hpc.dataset.show import info
+
+    rows = "".join(f"{n % 2},user{n},{'' if n % 4 else 'x'}\n" for n in range(6000))
+    (tmp_path / "a.csv").write_text(f"y,user,site\n{rows}")
+    slots = [{"column": "user"}, {"column": "site"}]
+    recipe = Recipe.parse({"labels": [{"column": "y"}], "slots": slots}, "recipe")
+    options = PrepareOptions(tmp_path / "out", segment_mb=0.02)  # several segments to add up
+    manifest = prepare(CsvSource([tmp_path / "a.csv"], recipe), options)["train"]
+    assert [slot.missing_rate for slot in manifest.slots] == [0, 0.75]
+    info(tmp_path / "out")
+    shown = capsys.readouterr().out
+    assert "75.00%" in shown
+    assert f"≈ {manifest.slots[0].cardinality:,}" in shown  # more than 4,096 are estimated
+    assert "from 0 to 1" in shown

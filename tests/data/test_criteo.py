@@ -242,11 +242,11 @@ def test_bad_rows_can_be_skipped(tmp_path: Path) -> None:
     )
     assert made["train"].made["num_bad_rows"] == 3
     assert_parsed(as_rows(read_all(tmp_path / "out")), good)
-    told = (tmp_path / "out" / "bad_rows.txt").read_bytes().splitlines()
-    assert [line.split(b":")[0] for line in told] == [
+    listed = (tmp_path / "out" / "bad_rows.txt").read_bytes().splitlines()
+    assert [line.split(b":")[0] for line in listed] == [
         str(tmp_path / "a").encode() + b", line %d" % number for number in (101, 202, 203)
     ]
-    assert told[0].endswith(BAD[0][0].rstrip(b"\n"))
+    assert listed[0].endswith(BAD[0][0].rstrip(b"\n"))
 
 
 def test_too_many_bad_rows(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_no_handle_crosses_a_fork(tmp_path: Path, compression: str) -> None:
         answer = answers.get(timeout=20)
         child.join(20)
         assert child.exitcode == 0
-        assert len(next(reader).sample_ids) == len(first.sample_ids)  # the parent goes on
+        assert len(next(reader).sample_ids) == len(first.sample_ids)  # the parent continues
     assert answer.startswith("0 shards open; this reader was made before a fork")
 
 

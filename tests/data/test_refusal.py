@@ -23,9 +23,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def change_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    told = json.loads((path / "manifest.json").read_text())
-    change(told)
-    (path / "manifest.json").write_text(json.dumps(told))
+    manifest = json.loads((path / "manifest.json").read_text())
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_no_such_directory(tmp_path: Path) -> None:
@@ -63,27 +63,27 @@ def test_changed_key_samples_are_found(path: Path) -> None:
 
 
 def test_row_counts_must_add_up(path: Path) -> None:
-    change_manifest(path, lambda told: told.update(num_rows=499))
+    change_manifest(path, lambda manifest: manifest.update(num_rows=499))
     with pytest.raises(UserError, match="num_rows is 499, but the shards hold 500"):
         Dataset.open(path)
 
 
 def test_another_version(path: Path) -> None:
-    change_manifest(path, lambda told: told.update(version=2))
+    change_manifest(path, lambda manifest: manifest.update(version=2))
     with pytest.raises(UserError, match="version"):
         Dataset.open(path)
 
 
 def test_a_manifest_that_is_not_json(path: Path) -> None:
     (path / "manifest.json").write_text("{")
-    with pytest.raises(UserError, match=r"manifest\.json: not valid json"):
+    with pytest.raises(UserError, match=r"manifest\.json: not valid JSON"):
         Dataset.open(path)
 
 
 def test_a_shard_of_another_length(path: Path) -> None:
     # same size on disk, other rows than the manifest says: found when the shard is opened
-    def swap(told: dict[str, Any]) -> None:
-        told["shards"][0]["num_rows"], told["shards"][2]["num_rows"] = 100, 200
+    def swap(manifest: dict[str, Any]) -> None:
+        manifest["shards"][0]["num_rows"], manifest["shards"][2]["num_rows"] = 100, 200
 
     change_manifest(path, swap)
     dataset = Dataset.open(path)
@@ -95,7 +95,7 @@ def test_a_shard_of_another_length(path: Path) -> None:
 
 
 def test_a_shard_without_the_column(path: Path, tmp_path: Path) -> None:
-    change_manifest(path, lambda told: told["slots"][0].update(name="other"))
+    change_manifest(path, lambda manifest: manifest["slots"][0].update(name="other"))
     dataset = Dataset.open(path)
     with (
         Reader(dataset, Order(dataset, 50), ColumnSelection(("other",))) as reader,
@@ -132,12 +132,15 @@ def test_a_copy_elsewhere_is_the_same_dataset(path: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda told: told["shards"][0].update(file="../x.h5"), "without a path"),
-        (lambda told: told["shards"][0].update(num_rows=2**60), "rows in"),
-        (lambda told: told.update(block_rows=2**40), "block_rows"),
-        (lambda told: told["slots"][0].update(name="a/b"), "without '/'"),
-        (lambda told: told["slots"].append(told["slots"][0]), "names appear twice: one"),
-        (lambda told: told.update(extra=1), "extra: unknown key"),
+        (lambda manifest: manifest["shards"][0].update(file="../x.h5"), "without a path"),
+        (lambda manifest: manifest["shards"][0].update(num_rows=2**60), "rows in"),
+        (lambda manifest: manifest.update(block_rows=2**40), "block_rows"),
+        (lambda manifest: manifest["slots"][0].update(name="a/b"), "without '/'"),
+        (
+            lambda manifest: manifest["slots"].append(manifest["slots"][0]),
+            "names appear twice: one",
+        ),
+        (lambda manifest: manifest.update(extra=1), "extra: unknown key"),
     ],
 )
 def test_impossible_manifests(
@@ -153,7 +156,9 @@ def test_ragged_columns_that_disagree(path: Path, column: str) -> None:
     shard = path / "shard-00000.h5"
     with h5py.File(shard, "r+") as file:
         file[f"slots/many/{column}"][3] += 1
-    change_manifest(path, lambda told: told["shards"][0].update(num_bytes=shard.stat().st_size))
+    change_manifest(
+        path, lambda manifest: manifest["shards"][0].update(num_bytes=shard.stat().st_size)
+    )
     dataset = Dataset.open(path)
     with (
         Reader(dataset, Order(dataset, 500), ColumnSelection(("many",))) as reader,

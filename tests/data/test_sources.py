@@ -247,8 +247,10 @@ def check_table(batch: Batch) -> None:
 
 def test_csv(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(as_csv(TABLE), encoding="utf-8")
-    prepare(CsvSource([tmp_path / "a.csv"], RECIPE), PrepareOptions(tmp_path / "out"))
+    made = prepare(CsvSource([tmp_path / "a.csv"], RECIPE), PrepareOptions(tmp_path / "out"))
     check_table(read_all(tmp_path / "out"))
+    rates = {slot.name: slot.missing_rate for slot in made["train"].slots}
+    assert rates == {"site": 0.25, "item": 0.25, "tags": 0.25}
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_columns_of_a_block_lie_side_by_side_on_pages(even: tuple[Dataset, Sampl
     storage.close()
 
 
-def rewrite_plainly(shard: Path, tell_addresses: bool) -> None:
+def rewrite_plainly(shard: Path, list_addresses: bool) -> None:
     """As writers did before chunks began on pages and lay side by side: column after column,
     wherever HDF5 puts them."""
     old = shard.rename(shard.with_suffix(".old"))
@@ -137,23 +137,23 @@ def rewrite_plainly(shard: Path, tell_addresses: bool) -> None:
             )
             found.append(chunk_addresses(made, 1024))
         target["slots/four/starts"] = source["slots/four/starts"][()]
-        if tell_addresses:
+        if list_addresses:
             target["chunk_counts"] = np.array([len(some) for some in found])
             target["chunk_addresses"] = np.concatenate(found)
     old.unlink()
 
 
-@pytest.mark.parametrize("tell_addresses", [False, True])
+@pytest.mark.parametrize("list_addresses", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_shards_with_chunks_anywhere_are_read(
-    even: tuple[Dataset, SampleRows], tell_addresses: bool, shuffle: bool
+    even: tuple[Dataset, SampleRows], list_addresses: bool, shuffle: bool
 ) -> None:
     dataset, rows = even
-    told = json.loads((dataset.path / "manifest.json").read_text())
-    for shard in told["shards"]:
-        rewrite_plainly(dataset.path / shard["file"], tell_addresses)
+    manifest = json.loads((dataset.path / "manifest.json").read_text())
+    for shard in manifest["shards"]:
+        rewrite_plainly(dataset.path / shard["file"], list_addresses)
         shard["num_bytes"] = (dataset.path / shard["file"]).stat().st_size
-    (dataset.path / "manifest.json").write_text(json.dumps(told))
+    (dataset.path / "manifest.json").write_text(json.dumps(manifest))
     dataset = Dataset.open(dataset.path)
     storage = Storage(dataset, list(columns_of(dataset.manifest)))
     places = [place for some in storage.shard(0)._chunks.values() for place in some]
@@ -186,14 +186,14 @@ def test_a_window_may_have_more_shards_than_may_be_open(
 
 
 @pytest.mark.parametrize("compression", ["none", "lzf"])
-def test_a_slow_disk_is_told_what_comes(
+def test_a_slow_disk_is_asked_to_fetch_what_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
     monkeypatch.setattr(reader, "_BYTES_PER_SECOND_CACHED", float("inf"))
-    told = []
+    hints = []
     original = storage_module.os.posix_fadvise
     monkeypatch.setattr(
-        storage_module.os, "posix_fadvise", lambda *facts: (told.append(facts), original(*facts))
+        storage_module.os, "posix_fadvise", lambda *words: (hints.append(words), original(*words))
     )
     rows = write_mixed(
         tmp_path / "d", 400, rows_per_shard=150, block_rows=16, compression=compression
@@ -202,7 +202,7 @@ def test_a_slow_disk_is_told_what_comes(
     with Reader(dataset, Order(dataset, 32, window_rows=64), EVERYTHING, num_epochs=1) as batches:
         for batch in batches:
             assert_rows(batch, rows.pick(batch.sample_ids))
-    assert bool(told) == (compression == "none")
+    assert bool(hints) == (compression == "none")
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -42,7 +42,8 @@ def wrong_with_heterps(words: Sequence[str]) -> str | None:
         if verb == "checkpoint":  # hands its words on to an app of its own
             command = typer.main.get_command(checkpoint_app)
         elif verb == "prepare":
-            return None if not rest or rest[0] in (*SOURCES, "SOURCE") else f"no source {rest[0]!r}"
+            known = (*SOURCES, "SOURCE", "--help")
+            return None if not rest or rest[0] in known else f"no source {rest[0]!r}"
     known = {option for parameter in command.params for option in parameter.opts}
     known |= {option for parameter in command.params for option in parameter.secondary_opts}
     for word in rest:

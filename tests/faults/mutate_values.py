@@ -93,6 +93,7 @@ class Inputs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.distinct: set[tuple[str, str]] = set()
         (folder / "data").mkdir()
         write_click_log(folder / "data" / "plain")
         self.data = Dataset.open(folder / "data" / "plain")
@@ -149,7 +150,7 @@ class Inputs:
         Order(self.data, job.train.batch_size, job.train.seed)
 
     def use_cluster(self, path: Path) -> None:
-        """Load, then count and price ranks, bind the layout to it and plan for it."""
+        """Load, then count and price ranks, and hold the layout to it."""
         cluster = Cluster.load(path)
         _repeat(Cluster, path)
         for pool in cluster.pools:
@@ -224,6 +225,7 @@ def try_one(inputs: Inputs, what: str, seed: int) -> bool:
     except ValueError:  # a number of too many digits for the writer, not for the reader
         return True
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    inputs.distinct.add((what, json.dumps(data, sort_keys=True)))
     started = time.monotonic()
     signal.alarm(2 * MAX_SECONDS)
     try:
@@ -261,7 +263,7 @@ def main(first: int, count: int) -> None:
             for seed in range(first, first + count)
             if try_one(inputs, kinds[seed % len(kinds)], seed)
         )
-    print(json.dumps({"mutations": count, "refused": refused}))
+    print(json.dumps({"distinct": len(inputs.distinct), "refused": refused}))
 
 
 if __name__ == "__main__":

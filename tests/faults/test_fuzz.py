@@ -29,8 +29,9 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def mutate_values(first: int, count: int, timeout: float) -> dict[str, int]:
-    """Refused mutations of job, cluster, layout, profile and the two manifests, by file."""
+def mutate_values(first: int, count: int, timeout: float) -> tuple[int, dict[str, int]]:
+    """Distinct mutations of job, cluster, layout, profile and the two manifests, and how many of
+    each file were refused."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.mutate_values", str(first), str(count)],
         cwd=ROOT,
@@ -40,12 +41,13 @@ def mutate_values(first: int, count: int, timeout: float) -> dict[str, int]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}{done.stderr}"
-    refused: dict[str, int] = json.loads(done.stdout)["refused"]
-    return refused
+    found = json.loads(done.stdout)
+    return int(found["distinct"]), dict(found["refused"])
 
 
 def test_mutated_inputs_are_refused_or_right() -> None:
-    refused = mutate_values(0, 150, timeout=100)
+    distinct, refused = mutate_values(0, 150, timeout=100)
+    assert distinct >= 140
     assert len(refused) == 6
     assert min(refused.values()) >= 10  # of 25 each: mutations are not all harmless
 
@@ -53,8 +55,9 @@ def test_mutated_inputs_are_refused_or_right() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_many_mutated_inputs_are_refused_or_right() -> None:
-    refused = mutate_values(1000, 3000, timeout=1700)
-    assert min(refused.values()) >= 250  # of 500 each
+    distinct, refused = mutate_values(1000, 3600, timeout=1700)
+    assert distinct >= 2000
+    assert min(refused.values()) >= 300  # of 600 each
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What an environment was made with, so that `make test` need not be told again."""
+"""What an environment was made with, so that `make test` need not be given it again."""
 
 import json
 from collections.abc import Mapping

@@ -26,7 +26,7 @@ def core_key(root: Path, toolchain: str, pybind11: str) -> dict[str, object]:
 def install_core(
     cache: Cache, key: dict[str, object], root: Path, venv: Path, progress: Progress
 ) -> None:
-    """Put the extension beside its sources, where an editable install finds it."""
+    """Put the extension next to its sources, where an editable install finds it."""
 
     def build(target: Path) -> None:
         places: list[str | Path] = ["--build-lib", target / "lib", "--build-temp", target / "temp"]

@@ -93,7 +93,7 @@ class Environment:
         return f"{name}=={self.settings.pins[canonical(name)]}"
 
     def _venv_key(self) -> str:
-        # scripts of an environment carry its path: one that was moved is made anew
+        # scripts of an environment carry its path: one that was moved is made again
         return f"{self.settings.venv} {sys.version.split()[0]}"
 
     def _make_venv(self) -> None:

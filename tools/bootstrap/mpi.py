@@ -16,7 +16,7 @@ class Mpi:
     """An MPI: a package of the environment, or the site's own, found by mpicc."""
 
     flavour: str
-    identity: str  # changes whenever what is compiled against it must be compiled anew
+    identity: str  # changes whenever what is compiled against it must be compiled again
     mpicc: Path | None = None
 
     @property

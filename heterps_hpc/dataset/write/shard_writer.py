@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.counter_rng import random_bits, seed_of
 from heterps_hpc.dataset import shard_schema
-from heterps_hpc.dataset.columns import SampleRows, check_rows
+from heterps_hpc.dataset.columns import Keys, SampleRows, check_rows
 from heterps_hpc.dataset.manifest import (
     FORMAT,
     VERSION,
@@ -48,6 +48,7 @@ class ShardOptions:
     block_rows: int = BLOCK_ROWS
     compression: Compression = "none"
     seed: int = 0
+    missing: Mapping[str, int] = field(default_factory=dict)  # the key of no value, where known
 
     def __post_init__(self) -> None:
         if self.block_rows < 1:
@@ -61,6 +62,7 @@ class ShardStats:
     cardinality: dict[str, Cardinality]
     samples: dict[str, KeySample]
     num_keys: dict[str, int]
+    num_missing: dict[str, int]  # samples without a key, where that is known
     label_sums: NDArray[np.float64]
     label_min: NDArray[np.float64]
     label_max: NDArray[np.float64]
@@ -81,6 +83,11 @@ class DatasetShardWriter:
                 for place, slot in enumerate(schema.slots)
             },
             {slot.name: 0 for slot in schema.slots},
+            {
+                slot.name: 0
+                for slot in schema.slots
+                if slot.kind == "many" or slot.name in options.missing
+            },
             np.zeros(len(schema.labels)),
             np.full(len(schema.labels), np.inf),
             np.full(len(schema.labels), -np.inf),
@@ -166,6 +173,13 @@ class DatasetShardWriter:
             self.stats.cardinality[name].add(keys.keys)
             self.stats.samples[name].add(keys.keys, bits if keys.offsets is None else None)
             self.stats.num_keys[name] += len(keys.keys)
+            if name in self.stats.num_missing:
+                self.stats.num_missing[name] += self._count_missing(name, keys)
+
+    def _count_missing(self, name: str, keys: Keys) -> int:
+        if keys.offsets is not None:
+            return int(np.count_nonzero(np.diff(keys.offsets) == 0))
+        return int(np.count_nonzero(keys.keys == np.uint64(self.options.missing[name])))
 
     def _note_labels(self, labels: NDArray[np.float32]) -> None:
         stats = self.stats

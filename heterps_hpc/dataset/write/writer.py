@@ -140,6 +140,8 @@ def merge_stats(left: ShardStats, right: ShardStats) -> ShardStats:
         left.cardinality[name].merge(cardinality)
         left.samples[name].merge(right.samples[name])
         left.num_keys[name] += right.num_keys[name]
+    for name, count in right.num_missing.items():
+        left.num_missing[name] += count
     left.label_sums += right.label_sums
     np.minimum(left.label_min, right.label_min, out=left.label_min)
     np.maximum(left.label_max, right.label_max, out=left.label_max)
@@ -164,6 +166,7 @@ def finish(
             update={
                 "cardinality": stats.cardinality[slot.name].estimate(),
                 "mean_keys": stats.num_keys[slot.name] / num_rows,
+                "missing_rate": _rate(stats.num_missing.get(slot.name), num_rows),
                 "sampled_keys": len(np.unique(stats.samples[slot.name].result())),
             }
         )
@@ -186,6 +189,10 @@ def finish(
         manifest.save(path / MANIFEST_FILE)
     log.info("%s: %d rows in %d shards", path, num_rows, len(shards))
     return manifest
+
+
+def _rate(count: int | None, num_rows: int) -> float | None:
+    return None if count is None else count / num_rows
 
 
 def _write_key_samples(path: Path, stats: ShardStats) -> FileSpec:
