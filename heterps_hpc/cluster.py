@@ -30,6 +30,7 @@ class Pool(Value):
 
     name: str
     device: Literal["cpu", "cuda"] = "cpu"
+    kind: Literal["cpu", "accelerator"] | None = None  # for baselines' names; else by `device`
     partition: str | None = None
     price_per_hour: PositiveFloat
     billing: Literal["rank", "node"] = "rank"
@@ -62,6 +63,11 @@ class Pool(Value):
         if self.device == "cuda" and self.gpus_per_node < 1:
             raise ValueError(f"pool {self.name!r} has device cuda but gpus_per_node is 0")
         return self
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether baselines count the pool among the accelerators."""
+        return self.device == "cuda" if self.kind is None else self.kind == "accelerator"
 
     @property
     def ranks_per_node(self) -> int:

@@ -6,7 +6,7 @@ keys that are not known here are passed over.
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from heterps_hpc.layout import Plan
 from heterps_hpc.validation import Value
@@ -56,6 +56,7 @@ class PlanningResult(_Saved):
     memory: tuple[MemoryUse, ...] = ()  # of one rank, by stage of the plan
     alternatives: tuple[Plan, ...] = ()
     runners_up: tuple[RunnerUp, ...] = ()
+    needed_pools: tuple[str, ...] = ()  # without each of these there is no plan
     frontier: tuple[Plan, ...] = ()
     asked: str | None = None  # the scheduler that was asked to decide
     own_plan: Plan | None = None  # what it found by itself; the plan may be another's, if cheaper
@@ -69,4 +70,6 @@ class PlanningResult(_Saved):
     scheduler_seconds: float = 0.0
     estimated_pools: tuple[str, ...] = ()
     extrapolated: tuple[str, ...] = ()  # stages with more ranks than were measured, in words
-    without_plan: tuple[str, ...] = ()  # simple rules that found no plan for the floor
+    remarks: tuple[str, ...] = ()  # what looks unusual in the question, in words
+    without_plan: tuple[str, ...] = ()  # simple rules that found no plan
+    why_no_plan: dict[str, str] = Field(default_factory=dict)  # of them, by name

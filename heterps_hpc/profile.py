@@ -47,7 +47,7 @@ class TensorInfo(Value):
 
 
 class TableLoad(Value):
-    """What a table weighs: `work` deals shards to ranks, `bytes_total` must fit into memory."""
+    """What a table weighs: `work` assigns shards to ranks, `bytes_total` must fit into memory."""
 
     name: str
     work: NotNegativeFloat
@@ -138,7 +138,7 @@ class Profile(Value):
 
     @property
     def table_loads(self) -> dict[str, float]:
-        """Work of every table, for dealing shards to ranks."""
+        """Work of every table, for assigning shards to ranks."""
         return {table.name: table.work for table in self.tables}
 
     @property
@@ -152,6 +152,16 @@ class Profile(Value):
             raise UserError(
                 f"the profile is of model {self.model!r} ({self.model_fingerprint}), this job "
                 f"trains {model.name!r} ({model.fingerprint()}); measure again"
+            )
+        have, needed = [x.name for x in self.layers], [x.name for x in model.layers]
+        if have != needed:
+            lacking = [name for name in needed if name not in have]
+            extra = [name for name in have if name not in needed]
+            what = f"lacks layer {lacking[0]!r}" if lacking else "lists layers in another order"
+            what = f"has layer {extra[0]!r} that is not in it" if extra and not lacking else what
+            raise UserError(
+                f"the profile of model {model.name!r} {what} ({len(have)} layers listed, the model "
+                f"has {len(needed)}); measure again"
             )
 
     def merged(self, other: Profile) -> Profile:

@@ -30,7 +30,8 @@ LINKS_PROGRAM = "heterps_hpc.runtime.measure.links"
 
 def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> Profile:
     """Times of every layer on every pool; pools with a data sheet are estimated from it."""
-    model = model_of(job, Dataset.open(job.data.train))
+    data = Dataset.open(job.data.train)
+    model = model_of(job, data)
     runs: list[Measured] = []
     notes = [f"measured {time.strftime('%Y-%m-%d %H:%M')} on {os.uname().nodename} ({on})"]
     for pool in cluster.pools:
@@ -57,12 +58,12 @@ def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> P
                 job.train.batch_size / max(runs[-1].step_seconds, 1e-9),
             )
     sheets = [pool for pool in cluster.pools if pool.data_sheet is not None]
-    if not runs:
-        raise UserError(
-            "every pool has a `data_sheet`, so nothing is left to measure; measure at least one "
-            "pool, or plan from sheets alone with `heterps plan --profile`"
-        )
-    profile = fit_profile(cluster, runs, notes, one_machine=on == "local")
+    if runs:
+        profile = fit_profile(cluster, runs, notes, one_machine=on == "local")
+    else:  # every pool is described, not measured
+        from heterps_hpc.runtime.measure.unmeasured import unmeasured_profile
+
+        profile = unmeasured_profile(job, model, data)
     if on == "slurm":
         measured = [pool for pool in cluster.pools if pool.data_sheet is None]
         between = _links_between(job, cluster, model, measured, run_dir)

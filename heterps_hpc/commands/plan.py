@@ -1,4 +1,4 @@
-"""profile → plan → layout, and what the planner has to say about it."""
+"""`heterps plan`: profile → plan → layout, and what is printed of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.prepare import model_of, ready_data, samples_to_train
 from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
 from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir
@@ -19,6 +20,10 @@ def plan(job: Job, cluster: Cluster, run_dir: RunDir, profile_file: Path | None 
 
     dataset = ready_data(job)
     model = model_of(job, dataset)
+    if profile_file is None and not run_dir.profile.exists():
+        raise UserError(
+            f"{run_dir.path}: no profile yet; run `heterps measure JOB` first, or give `--profile`"
+        )
     profile = Profile.load(profile_file or run_dir.profile)
     result = make_plan(job, cluster, profile, model, samples_to_train(job, dataset))
     layout = layout_from(result, job, cluster, profile, model)

@@ -59,10 +59,12 @@ def greedy(table: StageTable, budget: Budget) -> Found:
 
 
 def heuristic(table: StageTable, budget: Budget) -> Found:
-    """Embeddings on CPUs, all else on GPUs (on the fastest pool where there are none)."""
+    """Embeddings on CPUs, all else on accelerators; no plan where one of the two is missing."""
     search = Search(table, budget)
     problem = table.problem
     cpus, gpus = _kinds(problem)
+    if not cpus or not gpus:
+        return search.found()
     embeds = problem.layers.is_embedding
     search.score(np.array([np.where(embeds, cpu, gpu) for cpu in cpus for gpu in gpus]))
     return search.found()
@@ -74,7 +76,7 @@ def cpu_only(table: StageTable, budget: Budget) -> Found:
 
 
 def gpu_only(table: StageTable, budget: Budget) -> Found:
-    """All layers on one GPU pool."""
+    """All layers on one accelerator pool."""
     return _one_pool(table, budget, _kinds(table.problem)[1])
 
 
@@ -147,16 +149,27 @@ def _until(search: Search) -> object:
 
 def _one_pool(table: StageTable, budget: Budget, pools: list[int]) -> Found:
     search = Search(table, budget)
+    if not pools:
+        return search.found()
     search.score(np.repeat(np.array(pools)[:, None], table.problem.num_layers, axis=1))
     return search.found()
 
 
 def _kinds(problem: Problem) -> tuple[list[int], list[int]]:
-    """CPU pools and GPU pools; where one kind is missing, the cheapest or the fastest pool."""
-    is_cpu = problem.pools.is_cpu
-    cpus = [int(i) for i in np.flatnonzero(is_cpu)] or [int(np.argmin(problem.pools.price))]
-    gpus = [int(i) for i in np.flatnonzero(~is_cpu)]
-    return cpus, gpus or [int(np.argmin(problem.layers.OCT.sum(axis=0)))]
+    """CPU pools and accelerator pools."""
+    is_accelerator = problem.pools.is_accelerator
+    cpus = [int(i) for i in np.flatnonzero(~is_accelerator)]
+    return cpus, [int(i) for i in np.flatnonzero(is_accelerator)]
+
+
+def why_no_plan(problem: Problem, scheduler: str) -> str:
+    """Why a scheduler that looks at some placements only found none."""
+    cpus, accelerators = _kinds(problem)
+    if scheduler in ("gpu-only", "heuristic") and not accelerators:
+        return "no accelerator pool"
+    if scheduler in ("cpu-only", "heuristic") and not cpus:
+        return "no CPU pool"
+    return "no plan that meets the floor"
 
 
 def _blocks(counter: Iterator[tuple[int, ...]]) -> Iterator[Ints]:

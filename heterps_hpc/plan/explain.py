@@ -1,5 +1,4 @@
-"""Why this plan and no other: runner-up plans and why they lose, what other throughputs would cost,
-and, where there is no plan, the smallest changes that help."""
+"""Why this plan and no other: runner-up plans and why they lose, what other throughputs cost."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Estimate, Plan
 from heterps_hpc.plan.cost_model import Choice, StageTable, estimate, stages_of, to_plan
 from heterps_hpc.plan.exact.solver import Solution, solve
@@ -19,22 +17,6 @@ from heterps_hpc.planning_result import RunnerUp
 SECONDS_PER_QUESTION = 3.0
 RUNNER_UP_SECONDS = 4.0  # for all runner-up plans of one question together
 EQUAL = 5e-4
-MAX_FACTOR = 1024
-SNAPSHOTS = (
-    "copies of the tables for saves alongside training (drop `every_steps`, `every_minutes`)"
-)
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """One change that makes the question answerable."""
-
-    what: str
-    now: float
-    needed: float
-
-    def __str__(self) -> str:
-        return f"{self.what}: {_number(self.now)} → {_number(self.needed)}"
 
 
 @dataclass(frozen=True)
@@ -51,41 +33,6 @@ class Best:
         return self.at_most <= self.samples_per_second * (1 + 1e-9)
 
 
-def refuse(problem: Problem) -> UserError:
-    """The error for a question without an answer: what binds, and the smallest changes."""
-    remedies = find_remedies(problem)
-    floor = f"{_number(problem.floor)} samples/s" if problem.floor > 0 else "any throughput"
-    reason = f"no plan reaches {floor} within the pools' limits"
-    if not remedies:
-        return UserError(f"{reason}, and no single change of floor, ranks or memory would help")
-    if not any(remedy.what.startswith("floor") for remedy in remedies):
-        reason = "the model does not fit into the memory of any plan"
-    return UserError(f"{reason}; any one of these helps: {'; '.join(map(str, remedies))}")
-
-
-def find_remedies(problem: Problem) -> list[Remedy]:
-    """The smallest single changes (floor, limit of a pool, memory of a pool) that help."""
-    remedies = []
-    best = best_throughput(problem)
-    if best is not None and problem.floor > 0:
-        rate = best.samples_per_second
-        below = float(np.floor(rate)) if rate >= 10 else rate
-        remedies.append(Remedy("floor, samples/s", problem.floor, below))
-    for index, name in enumerate(problem.pools.names):
-        limit = _least_limit(problem, index)
-        if limit is not None:
-            now = float(problem.pools.limit[index])
-            remedies.append(Remedy(f"max_ranks of pool {name!r}", now, float(limit)))
-        if best is None:
-            memory = _least_memory(problem, index)
-            if memory is not None:
-                now = float(problem.pools.memory[index]) / 1e9
-                remedies.append(Remedy(f"memory per rank of pool {name!r}, GB", now, memory))
-    if best is None and problem.snapshot_share and _answerable(problem.without_snapshots()):
-        remedies.append(Remedy(SNAPSHOTS, problem.snapshot_share, 0.0))
-    return remedies
-
-
 def best_throughput(problem: Problem, seconds: float = SECONDS_PER_QUESTION) -> Best | None:
     """The fastest plan, whatever it costs; None if nothing fits."""
     table = StageTable(problem.with_floor(0.0))
@@ -94,51 +41,6 @@ def best_throughput(problem: Problem, seconds: float = SECONDS_PER_QUESTION) -> 
         return None
     at_most = problem.batch_size / solution.bound if solution.bound > 0 else float("inf")
     return Best(problem.batch_size / solution.value, at_most, solution.choices)
-
-
-def _answerable(problem: Problem) -> bool:
-    return solve(StageTable(problem), objective="seconds", seconds=1.0).choices is not None
-
-
-def _least_limit(problem: Problem, pool: int) -> int | None:
-    """Ranks of one pool that would be enough, all else as it is."""
-
-    def enough(limit: int) -> bool:
-        limits = problem.pools.limit.copy()
-        limits[pool] = limit
-        return _answerable(problem.with_limits(limits))
-
-    now = int(problem.pools.limit[pool])
-    high = now
-    while not enough(high):
-        high *= 2
-        if high > now * MAX_FACTOR or high > 100_000:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high if high > now else None
-
-
-def _least_memory(problem: Problem, pool: int) -> float | None:
-    """GB per rank of one pool that would be enough, to 1 %."""
-
-    def enough(factor: float) -> bool:
-        memory = problem.pools.memory.copy()
-        memory[pool] *= factor
-        return _answerable(problem.with_memory(memory))
-
-    high = 1.0
-    while not enough(high):
-        high *= 2
-        if high > MAX_FACTOR:
-            return None
-    low = high / 2
-    while high / low > 1.01:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return float(problem.pools.memory[pool]) * high / 1e9
 
 
 def frontier(problem: Problem, num_points: int = 8, seconds: float = 4.0) -> list[Plan]:
@@ -172,8 +74,11 @@ def next_floor(plan: Plan, points: list[Plan]) -> Plan | None:
 
 def runners_up(
     table: StageTable, chosen: Sequence[Choice], seconds: float = RUNNER_UP_SECONDS
-) -> list[RunnerUp]:
-    """The next best placement, and the best plan without each pool that the chosen one uses."""
+) -> tuple[list[RunnerUp], list[str]]:
+    """The next best placement, and the best plan without each pool that the chosen one uses.
+
+    Also the pools without which there is no plan.
+    """
     deadline = time.monotonic() + seconds
     found: dict[str, Solution] = {}
     names = table.problem.pools.names
@@ -184,6 +89,13 @@ def runners_up(
             asked = StageTable(table.problem.without_pool(pool))
             left = max(0.2, deadline - time.monotonic())
             found[f"best without {names[pool]}"] = solve(asked, seconds=left)
+    needed = [
+        names[pool]
+        for pool in pools
+        if (only := found.get(f"best without {names[pool]}"))
+        and only.choices is None
+        and only.proven
+    ]
     runners: dict[tuple[Choice, ...], RunnerUp] = {}
     for what, solution in found.items():
         if solution.choices is None:
@@ -194,7 +106,7 @@ def runners_up(
             what = f"{runners[solution.choices].what}, {what}"
         loses = why(plan.estimate, estimate(table, chosen))
         runners[solution.choices] = RunnerUp(what=what, plan=plan, loses=loses)
-    return sorted(runners.values(), key=lambda runner: runner.plan.estimate.money)
+    return sorted(runners.values(), key=lambda runner: runner.plan.estimate.money), needed
 
 
 def next_placement(table: StageTable, chosen: Sequence[Choice], deadline: float) -> Solution:
@@ -247,7 +159,3 @@ def why(other: Estimate, chosen: Estimate) -> str:
     else:
         text = f"takes {-hours:.1%} less {'but' if price > 0 else 'and'} costs {more}"
     return text.replace("%", " %")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

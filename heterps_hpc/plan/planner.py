@@ -10,16 +10,17 @@ from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.model import Model
+from heterps_hpc.plan.baselines import why_no_plan
 from heterps_hpc.plan.cost_model import Choice, StageTable, memory_of, to_plan
 from heterps_hpc.plan.exact.solver import Solution, solve
 from heterps_hpc.plan.explain import (
     Best,
     best_throughput,
     frontier,
-    refuse,
     runners_up,
 )
 from heterps_hpc.plan.problem import Problem, problem_of_job
+from heterps_hpc.plan.remedies import number, refuse
 from heterps_hpc.plan.schedulers import CHEAP, SCHEDULERS, scheduler
 from heterps_hpc.plan.search import Budget, Found
 from heterps_hpc.planning_result import CurvePoint, PlanningResult
@@ -27,6 +28,8 @@ from heterps_hpc.profile import Profile
 from heterps_hpc.sharding import bind_plan
 
 EXACT_SECONDS = 20.0
+LEAST_FLOOR = 1e-2  # samples per second
+DAY_SECONDS = 86_400.0
 LEARNED = ("rl", "rl-rnn")
 SAME_MONEY = 1e-6  # relative: what is no saving
 
@@ -53,7 +56,8 @@ def make_plan(
     if own.choices is None and job.plan.scheduler not in LEARNED:
         raise UserError(
             f"scheduler {job.plan.scheduler!r} found no plan that reaches {problem.floor:,.0f} "
-            "samples/s; use 'rl' or 'exact', which find one if there is any"
+            f"samples/s ({why_no_plan(problem, job.plan.scheduler)}); use 'rl' or 'exact', which "
+            "find one if there is any"
         )
     name, choices = _cheapest(job.plan.scheduler, own, baselines, optimum)
     return _result(job, profile, table, name, choices, own, baselines, optimum, best)
@@ -89,13 +93,29 @@ def _with_goal(problem: Problem, job: Job) -> tuple[Problem, Best | None]:
 
 def extrapolated(profile: Profile, plan: Plan) -> Iterator[str]:
     """Stages whose times were not measured with so many ranks."""
-    for number, stage in enumerate(plan.stages):
+    for index, stage in enumerate(plan.stages):
         counts = [profile.timing(name, stage.pool).rank_counts for name in stage.layers]
         largest = min((max(measured) for measured in counts if measured), default=None)
         if largest is not None and stage.num_ranks > largest:
             yield (
-                f"stage {number} has {stage.num_ranks} ranks of {stage.pool}, measured with up to "
+                f"stage {index} has {stage.num_ranks} ranks of {stage.pool}, measured with up to "
                 f"{largest}"
+            )
+
+
+def remarks(job: Job, profile: Profile, problem: Problem) -> Iterator[str]:
+    """Values that are allowed, and are probably not what was meant."""
+    if 0 < problem.floor < LEAST_FLOOR:
+        yield f"the floor of {number(problem.floor)} samples/s is so low that every plan meets it"
+    if job.plan.seconds > DAY_SECONDS:
+        days = job.plan.seconds / DAY_SECONDS
+        yield f"plan.seconds lets the scheduler think for {days:,.0f} days"
+    for timing in profile.timings:
+        if timing.compute_seconds > DAY_SECONDS:
+            days = timing.compute_seconds / DAY_SECONDS
+            yield (
+                f"layer {timing.layer!r} takes {days:,.0f} days for one batch on pool "
+                f"{timing.pool!r}, the profile says"
             )
 
 
@@ -122,11 +142,14 @@ def _result(
     ]
     if own_plan is not None and name != asked:
         alternatives.insert(0, own_plan)
+    without = [rule for rule, found in baselines.items() if found.choices is None]
+    nearly, needed = runners_up(table, choices)
     return PlanningResult(
         plan=plan,
         memory=memory_of(table, choices),
         alternatives=tuple(alternatives),
-        runners_up=tuple(runners_up(table, choices)),
+        runners_up=tuple(nearly),
+        needed_pools=tuple(needed),
         frontier=tuple(frontier(problem)),
         asked=asked,
         own_plan=own_plan,
@@ -140,7 +163,9 @@ def _result(
         scheduler_seconds=own.seconds,
         estimated_pools=tuple(profile.estimated_pools),
         extrapolated=tuple(extrapolated(profile, plan)),
-        without_plan=tuple(rule for rule, found in baselines.items() if found.choices is None),
+        remarks=tuple(remarks(job, profile, problem)),
+        without_plan=tuple(without),
+        why_no_plan={rule: why_no_plan(problem, rule) for rule in without},
     )
 
 

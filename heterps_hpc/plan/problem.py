@@ -48,6 +48,18 @@ class PoolArrays:
     reduce_latency: Floats
     reduce_seconds_per_byte: Floats
     estimated: Bools
+    kinds: tuple[str, ...] = ()  # `cpu` or `accelerator`, as the cluster file says; else by device
+    # by the keys of the cluster file, for messages; absent where a question was not made from one
+    ranks_per_node: Ints | None = None
+    max_ranks: tuple[int | None, ...] = ()
+    max_nodes: tuple[int | None, ...] = ()
+
+    @property
+    def is_accelerator(self) -> Bools:
+        """Pools of accelerators, as baselines count them."""
+        if not self.kinds:
+            return ~self.is_cpu
+        return np.array([kind == "accelerator" for kind in self.kinds])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +130,10 @@ class Problem:
     def with_memory(self, memory: Floats) -> Problem:
         """The same question with other memory per rank."""
         return replace(self, pools=replace(self.pools, memory=memory))
+
+    def with_device_memory(self, device_memory: Floats) -> Problem:
+        """The same question with other memory per device."""
+        return replace(self, pools=replace(self.pools, device_memory=device_memory))
 
 
 def make_problem(
@@ -251,6 +267,10 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
             ]
         ),
         estimated=np.array([pool.name in estimated for pool in pools]),
+        kinds=tuple("accelerator" if pool.is_accelerator else "cpu" for pool in pools),
+        ranks_per_node=np.array([pool.ranks_per_node for pool in pools]),
+        max_ranks=tuple(pool.max_ranks for pool in pools),
+        max_nodes=tuple(pool.max_nodes for pool in pools),
     )
 
 

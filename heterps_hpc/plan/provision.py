@@ -28,7 +28,7 @@ def provision(
 def static_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:
     """StaRatio: a fixed number of CPU ranks per GPU rank, as few of both as meet the floor."""
     runs = stages_of(placement)
-    is_cpu = table.problem.pools.is_cpu
+    is_cpu = ~table.problem.pools.is_accelerator
     mixed = not all(is_cpu[pool] for _, _, pool in runs)
     ratio = [CPU_RANKS_PER_GPU_RANK if mixed and is_cpu[pool] else 1 for _, _, pool in runs]
     return _first_valid(table, runs, ratio)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,53 +20,53 @@ def show(result: PlanningResult, layout: Layout, console: Console | None = None)
     console.print(stage_table(result.plan, layout, result.memory))
     for line in summary_lines(result):
         console.print(line, highlight=False)
-    if result.runners_up:
+    if result.runners_up or result.needed_pools:
         console.print(runner_table(result))
     console.print(comparison_table(result))
 
 
 def stage_table(plan: Plan, layout: Layout, memory: Sequence[MemoryUse]) -> Table:
-    """One line per stage: where, how many ranks, seconds per batch, memory, which one binds."""
-    table = Table(title=f"plan by {plan.scheduler}", title_justify="left")
-    for name, justify in (
-        ("stage", "right"),
-        ("layers", "left"),
-        ("pool", "left"),
-        ("ranks", "right"),
-        ("role", "left"),
-        ("computing s", "right"),
-        ("moving s", "right"),
-        ("stage s", "right"),
-        ("GB per rank", "right"),
-        ("", "left"),
-    ):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    """Where each stage runs, its seconds per batch, and under its layers its role and memory."""
+    table = _table(f"plan by {plan.scheduler}", ("stage", "ranks", *_SECONDS), ("layers", "pool"))
     for index, stage in enumerate(plan.stages):
         times = plan.estimate.stages[index]
         first, last = stage.layers[0], stage.layers[-1]
+        role = layout.ranks[layout.stage_ranks(index)[0]].role
+        binds = " · binds" if index == plan.estimate.binding_stage else ""
         table.add_row(
             str(index),
-            first if first == last else f"{first} … {last}",
-            stage.pool,
             str(stage.num_ranks),
-            layout.ranks[layout.stage_ranks(index)[0]].role,
             f"{times.compute_seconds:.4g}",
             f"{times.move_seconds:.4g}",
             f"{times.seconds:.4g}",
-            gigabytes(memory[index]),
-            "◀ binds" if index == plan.estimate.binding_stage else "",
+            (first if first == last else f"{first} … {last}")
+            + f"\n{role} · {gigabytes(memory[index])}{binds}",
+            stage.pool,
         )
+    return table
+
+
+_SECONDS = ("compute s", "move s", "stage s")
+
+
+def _table(title: str, numbers: Sequence[str], texts: Sequence[str]) -> Table:
+    """A table whose numbers are never cut: on a narrow terminal its texts are folded."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in texts:
+        table.add_column(name, overflow="fold")
     return table
 
 
 def gigabytes(use: MemoryUse) -> str:
     """Host memory of a rank and its limit; the part for snapshots is named, a device is added."""
-    text = f"{use.host / 1e9:.3g} of {use.limit / 1e9:.3g}"
+    text = f"{use.host / 1e9:.3g} of {use.limit / 1e9:.3g} GB per rank"
     if use.snapshot > 0:
         text += f" (snapshot {use.snapshot / 1e9:.3g})"
     if use.dense_on_device:
-        room = "?" if use.device_limit is None else f"{use.device_limit / 1e9:.3g}"
-        text += f", device {use.dense / 1e9:.3g} of {room}"
+        limit = "?" if use.device_limit is None else f"{use.device_limit / 1e9:.3g}"
+        text += f", device {use.dense / 1e9:.3g} of {limit}"
     return text
 
 
@@ -75,8 +76,11 @@ def money_line(plan: Plan) -> str:
     if plan.optimum_money is not None and plan.gap is not None:
         word = "bound" if plan.gap_is_bound else "optimum"
         at_most = "≤ " if plan.gap_is_bound else ""
-        parts += [f"{word} {fmt.money(plan.optimum_money)}", f"gap {at_most}{plan.gap:.1%}"]
-    return " · ".join(parts).replace("%", " %")
+        parts += [
+            f"{word} {fmt.money(plan.optimum_money)}",
+            f"gap {at_most}{fmt.percent(plan.gap)}",
+        ]
+    return " · ".join(parts)
 
 
 def summary_lines(result: PlanningResult) -> list[str]:
@@ -98,7 +102,8 @@ def summary_lines(result: PlanningResult) -> list[str]:
             f"bound: the floor is a fraction of {result.best:,.0f} samples/s, the fastest plan "
             f"found in time; what the pools can do at most is {most}"
         )
-    lines += [f"extrapolated: {words}" for words in result.extrapolated]
+    lines += [f"extrapolated: {text}" for text in result.extrapolated]
+    lines += [f"unusual: {text}" for text in result.remarks]
     if estimate.from_data_sheet:
         names = ", ".join(result.estimated_pools)
         lines.append(f"estimated: pools {names} are described by data sheets, not measured")
@@ -131,20 +136,19 @@ def search_lines(result: PlanningResult) -> list[str]:
 
 def runner_table(result: PlanningResult) -> Table:
     """The next best plans, what they cost, and why they lose."""
-    table = Table(title="runner-up plans", title_justify="left")
-    for name in ("plan", "money", "more", "stages", "why it loses"):
-        table.add_column(name, justify="right" if name in ("money", "more") else "left")
+    table = _table("runner-up plans", ("money", "more"), ("plan", "stages", "why it loses"))
     money = result.plan.estimate.money
     for runner in result.runners_up:
-        more = f"{runner.plan.estimate.money / money - 1:+.1%}".replace("%", " %")
         unproven = " (not proven best)" if runner.plan.gap_is_bound else ""
         table.add_row(
-            runner.what + unproven,
             fmt.money(runner.plan.estimate.money),
-            more,
+            fmt.signed_percent(runner.plan.estimate.money / money - 1),
+            runner.what + unproven,
             stages_line(runner.plan),
             runner.loses,
         )
+    for pool in result.needed_pools:
+        table.add_row("–", "–", f"best without {pool}", "", "there is no plan without it")
     return table
 
 
@@ -156,20 +160,22 @@ def stages_line(plan: Plan) -> str:
 
 
 def comparison_table(result: PlanningResult) -> Table:
-    """Baselines and frontier, one plan per line."""
-    table = Table(title="other plans", title_justify="left")
-    for name in ("plan", "samples/s", "$/hour", "money", "gap", "stages"):
-        table.add_column(name, justify="left" if name in ("plan", "stages") else "right")
+    """Baselines and frontier, one plan per line; baselines that found none, too."""
+    table = _table("other plans", ("samples/s", "$/hour", "money", "gap"), ("plan", "stages"))
     rows = [(plan.scheduler, plan) for plan in result.alternatives]
-    rows += [("frontier", plan) for plan in result.frontier]
+    for point in result.frontier:
+        rows.append(("frontier (not proven)" if point.gap_is_bound else "frontier", point))
     for name, plan in rows:
         estimate = plan.estimate
         table.add_row(
-            name,
             f"{estimate.samples_per_second:,.0f}",
-            f"{estimate.money_per_hour:.4g}",
+            fmt.money(estimate.money_per_hour),
             fmt.money(estimate.money),
-            "" if plan.gap is None else f"{plan.gap:.1%}",
+            "" if plan.gap is None else fmt.percent(plan.gap),
+            name,
             stages_line(plan),
         )
+    for name in result.without_plan:
+        reason = result.why_no_plan.get(name, "no plan that meets the floor")
+        table.add_row("–", "–", "–", "–", name, reason)
     return table

@@ -91,7 +91,7 @@ def layer_timing(layer: LayerInfo, pool: str, sheet: DataSheet, batch_size: int)
     )
 
 
-def _port_share(pool: Pool, sheet: DataSheet) -> float:
+def _link_share(pool: Pool, sheet: DataSheet) -> float:
     """What one rank gets of its node's link."""
     return sheet.link_bytes_per_second / min(sheet.link_ranks, pool.ranks_per_node)
 
@@ -103,7 +103,7 @@ def profile_from_sheets(profile: Profile, pools: Sequence[Pool]) -> Profile:
     notes: list[str] = []
     measured = list(dict.fromkeys(timing.pool for timing in profile.timings))
     sheets = [load_sheet(pool.data_sheet or "") for pool in pools]
-    shares = [_port_share(pool, sheet) for pool, sheet in zip(pools, sheets, strict=True)]
+    shares = [_link_share(pool, sheet) for pool, sheet in zip(pools, sheets, strict=True)]
     for index, (pool, sheet) in enumerate(zip(pools, sheets, strict=True)):
         timings += [
             layer_timing(layer, pool.name, sheet, profile.batch_size) for layer in profile.layers

@@ -10,6 +10,8 @@ from heterps_hpc.report.inputs import Run
 from heterps_hpc.report.phases import is_wait, rank_times
 from heterps_hpc.report.spending import Spending, attempts
 
+NO_PLAN = "no plan that meets the floor"
+
 
 @dataclass(frozen=True)
 class SchedulerRow:
@@ -17,7 +19,7 @@ class SchedulerRow:
 
     scheduler: str
     is_chosen: bool
-    shape: str  # empty: it found no plan that meets the floor
+    shape: str  # or why it found no plan
     money: float | None
     samples_per_second: float | None
     meets_floor: bool
@@ -53,8 +55,9 @@ def choices(run: Run) -> list[SchedulerRow]:
         for plan in plans
     ]
     rows.sort(key=lambda row: (not row.meets_floor, row.money, not row.is_chosen))
+    reasons = planning.why_no_plan if planning else {}
     return rows + [
-        SchedulerRow(name, False, "", None, None, False, None)
+        SchedulerRow(name, False, reasons.get(name, NO_PLAN), None, None, False, None)
         for name in (planning.without_plan if planning else ())
     ]
 

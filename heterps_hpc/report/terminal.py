@@ -46,7 +46,7 @@ def _choices(run: Run) -> Table | None:
         style = "bold" if row.is_chosen else ("dim" if not row.meets_floor else "")
         cells = (
             row.scheduler + (" ←" if row.is_chosen else ""),
-            row.shape or "no plan that meets the floor",
+            row.shape,
             "–" if row.money is None else fmt.money(row.money),
             "–" if row.samples_per_second is None else fmt.rate(row.samples_per_second),
             "–" if row.gap is None else fmt.percent(row.gap),

@@ -20,6 +20,7 @@ def test_agrees_with_enumeration(block: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("block", range(30))
 def test_agrees_with_enumeration_of_1500_questions(block: int) -> None:
     _check_small_questions(range(block * 50, block * 50 + 50))
@@ -31,6 +32,7 @@ def test_agrees_with_enumeration_above_256_ranks(block: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("block", range(20))
 def test_agrees_with_enumeration_of_400_questions_above_256_ranks(block: int) -> None:
     _check_many_ranks(range(block * 20, block * 20 + 20))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,18 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
 from heterps_hpc.model import Lookup, Model, TableSpec, dense, embedding
 from heterps_hpc.plan.planner import layout_from, make_plan
+from heterps_hpc.plan.problem import Problem, problem_of_job
+from heterps_hpc.plan.remedies import Change, find_remedies, number, rounded
 from heterps_hpc.plan.terminal import money_line, show, summary_lines
 from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import LayerInfo, Profile, TableLoad, TensorInfo, Timing
-from heterps_hpc.profiling.data_sheets import load_sheet, profile_from_sheets, sheet_names
+from heterps_hpc.profiling.data_sheets import (
+    layer_timing,
+    load_sheet,
+    profile_from_sheets,
+    sheet_names,
+)
+from heterps_hpc.rundir import RunDir
 from tests.plan.instances import random_cluster
 
 LAYERS = ("embedding", "fc1", "loss")
@@ -42,6 +53,7 @@ def small_cluster(**changes: Any) -> Cluster:
     """A cheap slow pool and an expensive fast one."""
     cpu = {"name": "cpu", "price_per_hour": 0.04, "max_ranks": 8, "cores_per_node": 8}
     gpu = {"name": "gpu", "price_per_hour": 2.42, "max_ranks": 4, "cores_per_node": 8}
+    gpu |= {"kind": "accelerator"}
     pools = [Pool.parse({**cpu, **changes}, "cpu"), Pool.parse(gpu, "gpu")]
     return Cluster(pools=tuple(pools))
 
@@ -108,12 +120,17 @@ def test_the_table_for_people_says_it_all() -> None:
     model, cluster = small_model(), small_cluster()
     profile, job = small_profile(model), small_job()
     result = make_plan(job, cluster, profile, model, 1e6)
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     show(result, layout_from(result, job, cluster, profile, model), console)
     text = console.export_text()
     for word in ("binds", "samples/s", "/hour", "/million samples", "optimum", "gap", "frontier"):
         assert word in text
     assert money_line(result.plan).startswith("money ")
+    for times in result.plan.estimate.stages:  # no figure is cut, however narrow the terminal
+        for seconds in (times.compute_seconds, times.move_seconds, times.seconds):
+            assert f"{seconds:.4g}" in text
+    assert "%" in text
+    assert "0%" not in text  # one way to print a percentage: 0.0 %
 
 
 def test_more_ranks_than_were_measured_are_marked() -> None:
@@ -157,16 +174,14 @@ def test_floor_above_every_possibility_names_the_smallest_changes() -> None:
 
 
 def test_a_named_limit_really_is_enough_and_one_less_is_not() -> None:
-    from heterps_hpc.plan.explain import find_remedies
-    from heterps_hpc.plan.problem import problem_of_job
-
     model, job = small_model(), small_job(min_samples_per_second=1e6)
     job = job.model_copy(update={"plan": job.plan.model_copy(update={"scheduler": "exact"})})
     cluster = small_cluster(max_ranks=64)  # so that the GPUs bind
     problem = problem_of_job(small_profile(model), cluster, job, 1e6)
-    remedies = [r for r in find_remedies(problem) if r.what == "max_ranks of pool 'gpu'"]
-    assert len(remedies) == 1
-    needed = int(remedies[0].needed)
+    changes = [change for remedy in find_remedies(problem)[0] for change in remedy.changes]
+    limits = [change for change in changes if change.what == "max_ranks of pool 'gpu'"]
+    assert len(limits) == 1
+    needed = int(limits[0].needed)
     assert needed > 4
 
     def with_gpus(count: int) -> Cluster:
@@ -182,10 +197,115 @@ def test_tables_that_do_not_fit_name_the_memory_needed() -> None:
     model = small_model()
     big = small_profile(model)
     layers = (big.layers[0].model_copy(update={"table_bytes_total": 1e11}), *big.layers[1:])
-    with pytest.raises(UserError, match=r"memory per rank of pool 'cpu', GB: 0.5 → "):
+    with pytest.raises(UserError, match=r"memory_per_node_gb of pool 'cpu': 4 → "):
         make_plan(
             small_job(), small_cluster(), big.model_copy(update={"layers": layers}), model, 1e6
         )
+
+
+def _remedies(problem: Problem) -> dict[str, Change]:
+    return {c.what: c for remedy in find_remedies(problem)[0] for c in remedy.changes}
+
+
+def test_remedies_name_the_key_that_binds() -> None:
+    model, job = small_model(), small_job(min_samples_per_second=1e6)
+    job = job.model_copy(update={"plan": job.plan.model_copy(update={"scheduler": "exact"})})
+    gpu = small_cluster().pool("gpu").model_copy(update={"max_ranks": None, "max_nodes": 1})
+    gpu = gpu.model_copy(update={"cores_per_node": 4})
+    cluster = Cluster(pools=(small_cluster(max_ranks=64).pools[0], gpu))
+    problem = problem_of_job(small_profile(model), cluster, job, 1e6)
+    remedies = _remedies(problem)
+    assert "max_ranks of pool 'gpu'" not in remedies
+    nodes = int(remedies["max_nodes of pool 'gpu'"].needed)
+    more = gpu.model_copy(update={"max_nodes": nodes})
+    make_plan(job, Cluster(pools=(cluster.pools[0], more)), small_profile(model), model, 1e6)
+
+
+def test_printed_numbers_are_on_the_side_that_helps() -> None:
+    assert rounded(6.6991, math.floor) == 6.699
+    assert rounded(0.60041, math.ceil) == 0.6005
+    assert rounded(592_417.9, math.floor) == 592_417
+    assert number(rounded(6.69999, math.floor)) == "6.699"
+    model, job = small_model(), small_job(min_samples_per_second=2e6)
+    problem = problem_of_job(small_profile(model), small_cluster(), job, 1e6)
+    printed = str(_remedies(problem)["floor, samples/s"]).split("→ ")[1].replace(",", "")
+    make_plan(
+        small_job(min_samples_per_second=float(printed)),
+        small_cluster(),
+        small_profile(model),
+        model,
+        1e6,
+    )
+
+
+def test_memory_is_offered_where_a_floor_is_missed() -> None:
+    """The tables fill eight ranks; in half as many, the dense layers could have the other four."""
+    model, job = small_model(), small_job(min_samples_per_second=6_000.0)
+    profile, cluster = small_profile(model), small_cluster(max_ranks=4)
+    gpu = cluster.pool("gpu").model_copy(
+        update={
+            "device": "cuda", "gpus_per_node": 1, "gpu_memory_gb": 1e-6, "max_ranks": 4,
+        }
+    )  # fmt: skip
+    cluster = Cluster(pools=(cluster.pools[0], gpu))
+    problem = problem_of_job(profile, cluster, job, 1e6)
+    change = _remedies(problem)["gpu_memory_gb of pool 'gpu'"]
+    enough = gpu.model_copy(update={"gpu_memory_gb": change.needed})
+    assert "floor, samples/s" in _remedies(problem)
+    make_plan(job, Cluster(pools=(cluster.pools[0], enough)), profile, model, 1e6)
+
+
+def test_a_profile_that_lacks_a_layer_is_refused() -> None:
+    model = small_model()
+    profile = small_profile(model)
+    update = {
+        "layers": (profile.layers[0], profile.layers[2]),
+        "timings": tuple(t for t in profile.timings if t.layer != "fc1"),
+        "tensors": (),
+    }
+    with pytest.raises(UserError, match=r"lacks layer 'fc1'.*measure again"):
+        make_plan(small_job(), small_cluster(), profile.model_copy(update=update), model, 1e6)
+
+
+def test_unusual_values_are_remarked_on() -> None:
+    model = small_model()
+    job = small_job(min_samples_per_second=1e-9)
+    job = job.model_copy(update={"plan": job.plan.model_copy(update={"seconds": 1e9})})
+    result = make_plan(job, small_cluster(), small_profile(model), model, 1e6)
+    text = "\n".join(summary_lines(result))
+    assert "unusual: the floor of 1e-09 samples/s" in text
+    assert "think for 11,574 days" in text
+    assert not make_plan(small_job(), small_cluster(), small_profile(model), model, 1e6).remarks
+
+
+def test_rules_without_a_plan_and_needed_pools_are_listed() -> None:
+    model, job = small_model(), small_job(min_samples_per_second=60_000.0)
+    result = make_plan(job, small_cluster(), small_profile(model), model, 1e6)
+    screen = io.StringIO()
+    layout = layout_from(result, job, small_cluster(), small_profile(model), model)
+    show(result, layout, Console(file=screen, width=100))
+    assert result.without_plan
+    assert result.needed_pools == ("gpu",)
+    for name in result.without_plan:
+        assert re.search(rf"– +{name} +no plan", screen.getvalue())
+    assert re.search(r"best without gpu +there is no plan", screen.getvalue())
+
+
+def test_baselines_go_by_the_kind_of_a_pool_and_say_which_kind_is_missing() -> None:
+    model, easy = small_model(), small_job(min_samples_per_second=10_000.0)
+    result = make_plan(easy, small_cluster(), small_profile(model), model, 1e6)
+    pools = {plan.scheduler: set(plan.placement.values()) for plan in result.alternatives}
+    assert pools["cpu-only"] == {"cpu"}
+    assert pools["gpu-only"] == {"gpu"}
+    assert pools["heuristic"] == {"cpu", "gpu"}
+    one = Cluster(pools=small_cluster().pools[:1])
+    alone = make_plan(small_job(), one, small_profile(model), model, 1e6)
+    assert set(alone.without_plan) == {"gpu-only", "heuristic"}
+    assert set(alone.why_no_plan.values()) == {"no accelerator pool"}
+    job = small_job()
+    job = job.model_copy(update={"plan": job.plan.model_copy(update={"scheduler": "gpu-only"})})
+    with pytest.raises(UserError, match="no accelerator pool"):
+        make_plan(job, one, small_profile(model), model, 1e6)
 
 
 def test_profile_of_another_model_is_refused() -> None:
@@ -254,6 +374,51 @@ def test_data_sheets_are_complete_and_marked_estimated() -> None:
     cluster = Cluster(pools=(small_cluster().pool("cpu"), gpu))
     plan = make_plan(small_job(), cluster, profile, model, 1e6).plan
     assert plan.estimate.from_data_sheet == ("gpu" in plan.placement.values())
+
+
+def test_a_plan_can_rest_on_data_sheets_alone(tmp_path: Path) -> None:
+    from heterps_hpc.commands.measure import measure
+    from heterps_hpc.commands.plan import plan
+    from tests.data.samples import write_mixed
+
+    write_mixed(tmp_path / "data", 200)
+    job = Job.parse(
+        {
+            "name": "described",
+            "model": {"name": "ctrdnn"},
+            "data": {"train": str(tmp_path / "data")},
+            "train": {"batch_size": 64},
+            "goal": {"min_samples_per_second": 100.0},
+            "plan": {"scheduler": "exact"},
+        },
+        "test",
+    )
+    cpu, gpu = small_cluster().pools
+    sheets = {"cpu": "cpu_core", "gpu": "v100"}
+    pools = [p.model_copy(update={"data_sheet": sheets[p.name]}) for p in (cpu, gpu)]
+    cluster, run_dir = Cluster(pools=tuple(pools)), RunDir(tmp_path / "run").create()
+    with pytest.raises(UserError, match="run `heterps measure JOB` first"):
+        plan(job, cluster, run_dir)
+    profile = measure(job, cluster, run_dir)
+    assert profile.estimated_pools == ["cpu", "gpu"]
+    assert all(timing.compute_seconds > 0 for timing in profile.timings)
+    profile.save(run_dir.profile)
+    layout = plan(job, cluster, run_dir)
+    assert layout.plan is not None
+    assert layout.plan.estimate.from_data_sheet
+    assert layout.plan.gap == 0.0
+
+
+def test_the_times_of_a_data_sheet_are_its_roofline() -> None:
+    """A layer of 1e9 flops a sample on a V100, by hand: arithmetic outlasts memory traffic."""
+    sheet = load_sheet("v100")
+    layer = LayerInfo(name="fc", kind="fc", flops=1e9, input_bytes=400, output_bytes=400)
+    timing = layer_timing(layer, "gpu", sheet, 1000)
+    expected = 1e12 / sheet.flops_per_second + 9 * sheet.kernel_seconds
+    assert timing.compute_seconds == pytest.approx(expected)
+    rows = LayerInfo(name="e", kind="embedding", is_embedding=True, keys_per_sample=10)
+    seconds = 2 * 10 * 1000 / sheet.random_rows_per_second + sheet.kernel_seconds
+    assert layer_timing(rows, "gpu", sheet, 1000).compute_seconds == pytest.approx(seconds)
 
 
 def test_money_by_node_counts_whole_nodes() -> None:

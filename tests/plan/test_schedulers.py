@@ -90,6 +90,7 @@ def _permuted(problem: Problem, order: list[int]) -> Problem:
     moved = {
         name: tuple(values[i] for i in order) if isinstance(values, tuple) else values[order]
         for name, values in by_pool.items()
+        if values is not None and len(values)
     }
     times = {name: getattr(layers, name)[:, order] for name in ("OCT", "alpha", "ODT", "beta")}
     return replace(problem, pools=replace(pools, **moved), layers=replace(layers, **times))

@@ -18,6 +18,10 @@ HiGHS keeps to integers and bounds within 1e-6, so what it proves holds within `
 from __future__ import annotations
 
 import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -109,13 +113,14 @@ def best_of_interval(
         lower[C], upper[C] = bounds.low * by_money * (1 - 1e-9), SCALE * (1 + 1e-9)
     whole = np.ones(num_columns)
     whole[num : num + 4] = 0
-    result = milp(
-        objective,
-        integrality=whole,
-        bounds=Box(lower, upper),
-        constraints=rows.constraint(num_columns),
-        options={"time_limit": max(0.1, seconds), "mip_rel_gap": gap},
-    )
+    with _silent():
+        result = milp(
+            objective,
+            integrality=whole,
+            bounds=Box(lower, upper),
+            constraints=rows.constraint(num_columns),
+            options={"time_limit": max(0.1, seconds), "mip_rel_gap": gap},
+        )
     if result.status == 2:  # infeasible
         return Answer([], math.inf, True)
     bound = 0.0 if result.mip_dual_bound is None else float(result.mip_dual_bound) / by_time
@@ -124,6 +129,21 @@ def best_of_interval(
         chosen = picked[result.x[:num] > 0.5]
         path = [int(option) for option in chosen[np.argsort(options.first[chosen])]]
     return Answer(path, bound if math.isfinite(bound) else 0.0, result.status == 0)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing on standard output meanwhile: HiGHS prints lines of its own, whatever it is told."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(nowhere)
+        os.close(kept)
 
 
 def _paths(rows: _Rows, options: StageOptions, picked: Ints) -> None:

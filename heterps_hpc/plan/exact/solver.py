@@ -46,6 +46,8 @@ CLOSE = 1.002  # bisection ends, and the full search begins, once bounds are thi
 ROUGHLY = 0.3  # how close to the fastest HiGHS must come where any plan will do
 WIDE = 2.0  # HiGHS gets intervals of C up to this xu/xl: on wider ones the chord says little
 FEW_PRODUCTS = 200_000  # label × option products worth trying before an interval is halved
+CHORD = 1.1  # up to this xu/xl a chord is off by no more than a block of rank counts
+FEW_SPLIT = 3_000  # on wider intervals, where splitting blocks hardly helps
 MAX_SPLIT = 60_000  # options that blocks of rank counts are split into before an interval is halved
 FEW_COUPLED = 10_000  # and where stages share limits, before HiGHS takes over
 
@@ -92,6 +94,15 @@ def solve(
             )
         incumbent.offer(fastest.choices)
     return _solution(incumbent, _cheapest(table, options, incumbent, deadline, max_intervals))
+
+
+def find_any(table: StageTable, seconds: float = math.inf) -> tuple[Choice, ...] | None:
+    """Any plan that is valid; None if there is none, or none was found in time."""
+    options, incumbent = make_options(table), Incumbent(table, False)
+    _first_plans(table, options, incumbent)
+    if incumbent.choices is None:
+        _fastest(table, options, incumbent, time.monotonic() + seconds, any_plan=True)
+    return incumbent.choices
 
 
 def _solution(incumbent: Incumbent, bound: float) -> Solution:
@@ -302,7 +313,8 @@ def _cheapest(
             return min([bound, *(entry[0] for entry in open_)])
         narrow = high <= low * NARROW
         to_the_end = narrow and not repeatable
-        max_options = math.inf if to_the_end else MAX_SPLIT
+        max_options: float = MAX_SPLIT if high <= low * CHORD else FEW_SPLIT
+        max_options = math.inf if to_the_end else max_options
         inside = _focus(table, options, incumbent, low, high, max_options)
         if inside is None:
             continue

@@ -1,0 +1,168 @@
+"""docs/cost-model.md, written again from the page alone, against the cost model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.plan.cost_model import Choice, StageTable, estimate
+from heterps_hpc.plan.problem import make_problem
+from heterps_hpc.profile import Profile
+from tests.plan.instances import random_cluster, random_profile
+
+Stage = tuple[int, int, str, int]  # first layer, last layer, pool, ranks
+
+
+class Page:
+    """The page's formulas, one after the other; nothing of heterps_hpc.plan is used."""
+
+    def __init__(
+        self, profile: Profile, cluster: Cluster, *, B: int, m: int, s: int, N: float,
+        hot_bytes: float | None, saves: bool,
+    ) -> None:  # fmt: skip
+        self.profile, self.cluster = profile, cluster
+        self.B, self.m, self.s, self.N = B, m, s, N
+        self.hot_bytes = math.inf if hot_bytes is None else hot_bytes
+        self.copies = 2 if saves else 1
+        self.order = [layer.name for layer in profile.layers]
+
+    def link(self, a: str, b: str) -> tuple[float, float]:
+        for link in (*self.profile.links, *self.cluster.links):
+            if set(link.pools) == {a, b}:
+                return link.latency_seconds, 1 / link.bytes_per_second
+        return 30e-6, 1 / 1.25e9
+
+    def seconds(self, stage: Stage) -> float:
+        first, last, pool, k = stage
+        fixed, scale = self.profile.pool(pool), self.B / self.profile.batch_size
+        times = [self.profile.timing(name, pool) for name in self.order[first : last + 1]]
+        R, F = fixed.full_node_ranks, fixed.batch_seconds + self.m * fixed.micro_batch_seconds
+        relief = 1 if R == 1 else 1 - (1 - fixed.alone) * max(R - k, 0) / (R - 1)
+        CT = F + sum(
+            t.compute_seconds * scale * (1 - t.compute_parallel + t.compute_parallel / k)
+            for t in times
+        )
+        DT = sum(
+            t.move_seconds * scale * (1 - t.move_parallel + t.move_parallel / k) for t in times
+        )
+        in_latency, w_in = self.link(pool, pool)
+        ups = [self.link(pool, other.name) for other in self.cluster.pools]
+        up_latency, w_up = max(up[0] for up in ups), max(up[1] for up in ups)
+        cut_bytes, row_bytes = 0.0, 0.0
+        for tensor in self.profile.tensors:
+            writer = self.order.index(tensor.writer)
+            readers = [self.order.index(name) for name in tensor.readers]
+            inside, read = first <= writer <= last, any(first <= r <= last for r in readers)
+            if (writer < first and read) or (inside and max(readers) > last):
+                cut_bytes += tensor.bytes_per_sample * self.B
+            if inside and read and self.profile.layers[writer].is_embedding:
+                row_bytes += tensor.bytes_per_sample * self.B
+        if last - first + 1 < len(self.order):
+            DT += 2 * w_up * cut_bytes / k + 2 * self.m * up_latency
+        DT += 2 * w_in * row_bytes * (k - 1) / k**2
+        weights = sum(layer.weight_bytes_total for layer in self.profile.layers[first : last + 1])
+        w_red, red_latency = fixed.reduce_seconds_per_byte, fixed.reduce_latency_seconds
+        if weights:
+            DT += 2 * (w_in if w_red is None else w_red) * weights * (k - 1) / k
+            DT += 2 * (in_latency if red_latency is None else red_latency) * (k - 1)
+        CT *= relief
+        return max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
+
+    def plan(self, stages: list[Stage]) -> tuple[float, float]:
+        chain, others = [], [0.0]
+        for stage in stages:
+            layers = self.profile.layers[stage[0] : stage[1] + 1]
+            tables_only = all(layer.is_embedding for layer in layers)
+            (others if self.s >= 1 and tables_only else chain).append(self.seconds(stage))
+        T = sum(chain) / self.m + (1 - 1 / self.m) * max(chain, default=0.0)
+        T = max(T, *others)
+        price = 0.0
+        for pool in self.cluster.pools:
+            ranks = sum(stage[3] for stage in stages if stage[2] == pool.name)
+            n = pool.cores_per_node // pool.cores_per_rank
+            n = min(n, pool.gpus_per_node) if pool.device == "cuda" else n
+            price += pool.price_per_hour * (
+                math.ceil(ranks / n) if pool.billing == "node" else ranks
+            )
+        return T, self.N / self.B * T / 3600 * price
+
+    def fits(self, stage: Stage) -> bool:
+        first, last, pool_name, k = stage
+        layers, pool = self.profile.layers[first : last + 1], self.cluster.pool(pool_name)
+        host = min(sum(x.table_bytes_total for x in layers) / k, self.hot_bytes) * self.copies
+        dense = 4 * sum(x.weight_bytes_total for x in layers)
+        dense += 2 * sum(x.activation_bytes for x in layers) * self.B / (k * self.m)
+        n = pool.cores_per_node // pool.cores_per_rank
+        if pool.device == "cpu":
+            return host + dense <= pool.memory_per_node_gb * 1e9 / n
+        n = min(n, pool.gpus_per_node)
+        on_device = pool.gpu_memory_gb is None or dense <= pool.gpu_memory_gb * 1e9
+        return host <= pool.memory_per_node_gb * 1e9 / n and on_device
+
+
+def _with_devices(rng: np.random.Generator, cluster: Cluster) -> Cluster:
+    """Some pools get devices, so that their memory and their ranks per node count too."""
+    pools = tuple(
+        pool.model_copy(
+            update={
+                "device": "cuda", "gpus_per_node": int(rng.integers(1, 3)),
+                "gpu_memory_gb": None if rng.random() < 0.3 else float(rng.uniform(1e-4, 0.02)),
+            }
+        ) if rng.random() < 0.4 else pool
+        for pool in cluster.pools
+    )  # fmt: skip
+    links = cluster.links if rng.random() < 0.7 else cluster.links[::2]  # some are not named
+    return cluster.model_copy(update={"pools": pools, "links": links})
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_page_determines_the_model(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_layers, num_pools = int(rng.integers(1, 6)), int(rng.integers(1, 4))
+    cluster = _with_devices(rng, random_cluster(rng, num_pools, 9))
+    names = [pool.name for pool in cluster.pools]
+    profile = random_profile(rng, num_layers, names)
+    measured = [
+        timing.model_copy(
+            update={
+                "micro_batch_seconds": float(rng.uniform(0, 1e-3)),
+                "reduce_seconds_per_byte": None if rng.random() < 0.5 else 1e-9,
+                "reduce_latency_seconds": None if rng.random() < 0.5 else 2e-5,
+            }
+        )
+        for timing in profile.pools
+    ]
+    profile = profile.model_copy(update={"pools": tuple(measured), "links": cluster.links[:1]})
+    B, m, s = int(rng.choice([50, 200])), int(rng.choice([1, 2, 5])), int(rng.integers(0, 2))
+    hot, saves = (None if rng.random() < 0.5 else 2e8), bool(rng.random() < 0.5)
+    page = Page(profile, cluster, B=B, m=m, s=s, N=1e6, hot_bytes=hot, saves=saves)
+    problem = make_problem(
+        profile, cluster, batch_size=B, num_samples=1e6, micro_batches=m, staleness=s,
+        hot_bytes=hot, snapshot_share=1.0 if saves else 0.0,
+    )  # fmt: skip
+    table = StageTable(problem)
+    for _ in range(20):
+        cuts = sorted({0, *rng.integers(0, num_layers, 2).tolist()})
+        pools, before = [], -1
+        for _cut in cuts:
+            others = [p for p in range(num_pools) if p != before] or [before]
+            before = int(rng.choice(others))
+            pools.append(before)
+        if num_pools == 1:
+            cuts, pools = [0], [0]
+        ends = [*[cut - 1 for cut in cuts[1:]], num_layers - 1]
+        ranks = rng.integers(1, 10, len(cuts)).tolist()
+        choices = [Choice(*row) for row in zip(cuts, ends, pools, ranks, strict=True)]
+        stages = [(c.first, c.last, names[c.pool], c.ranks) for c in choices]
+        T, money = page.plan(stages)
+        found = estimate(table, choices)
+        assert found.seconds_per_batch == pytest.approx(T, rel=1e-12)
+        assert found.money == pytest.approx(money, rel=1e-12)
+        for choice, stage in zip(choices, stages, strict=True):
+            pair = table.pair_index[choice.first, choice.last]
+            limit = int(problem.pools.limit[choice.pool])
+            fits = page.fits(stage) and choice.ranks <= limit
+            assert bool(table.fits(pair, choice.pool, choice.ranks)) == fits
