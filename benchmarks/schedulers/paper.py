@@ -16,8 +16,8 @@ from heterps_hpc.plan.schedulers import SCHEDULERS
 from heterps_hpc.plan.scorer import Scorer
 from heterps_hpc.plan.search import Budget, Found
 
-SECONDS = 2.0  # of each search
-EXACT_SECONDS = 60.0
+SECONDS = 1.0  # of each search
+EXACT_SECONDS = 30.0
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -89,6 +90,7 @@ def _permuted(problem: Problem, order: list[int]) -> Problem:
     moved = {
         name: tuple(values[i] for i in order) if isinstance(values, tuple) else values[order]
         for name, values in by_pool.items()
+        if values is not None and len(values)
     }
     times = {name: getattr(layers, name)[:, order] for name in ("OCT", "alpha", "ODT", "beta")}
     return replace(problem, pools=replace(pools, **moved), layers=replace(layers, **times))
@@ -150,21 +152,19 @@ def test_without_weights_the_policy_learns_from_nothing(
 
 
 def test_time_for_provisioning_is_reserved() -> None:
-    """A placement that only a thorough look makes cheap is not lost when the time is used up."""
-    clock = iter(np.arange(0, 1e6, 0.01))
-    table = _table(3, num_layers=8, num_pools=2)
-    budget = Budget(seconds=1.0, clock=lambda: float(next(clock)))
-    search = Search(table, budget)
-    rng = np.random.default_rng(0)
-    while not search.over:
-        search.score(rng.integers(0, 2, (16, 8)))
-    assert search.elapsed < 1.0
-    waiting = len(search._waiting)
-    assert waiting > 0
-    before = search.money
-    search.finish()
-    assert len(search._waiting) < waiting
-    assert search.money <= before
+    """Placements whose score is rough get their ranks although the time to search is used up."""
+    improved = 0
+    for seed in range(6):
+        table, now = _table(seed, num_layers=6, num_pools=2), [0.0]
+        search = Search(table, Budget(seconds=1.0, clock=lambda now=now: now[0]))
+        search.scorer._improve = lambda block, place, value: place  # type: ignore[method-assign]
+        search.score(np.array(list(itertools.product(range(2), repeat=6))))
+        rough, now[0] = search.money, 0.95
+        assert search.over
+        found = search.found()
+        assert found.money == pytest.approx(solve(table).value, rel=1e-6)
+        improved += found.money < rough * 0.99
+    assert improved > 0
 
 
 def test_unknown_scheduler_is_refused_with_a_hint() -> None:
