@@ -219,7 +219,7 @@ def explain(key: Annotated[str, typer.Argument(help="Such as train.on_nan, or tr
     """What a key of a job or cluster file means, may be, and is by default."""
     from heterps_hpc.reference import explain as text_of
 
-    _say(text_of(key))
+    typer.echo(text_of(key))
 
 
 @app.command()

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 
 from heterps_hpc import events
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Launched, StopWanted, Submitted
 from heterps_hpc.exit_codes import ExitCode
@@ -19,7 +20,6 @@ from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.launch.slurm.slurm_cli import call
 from heterps_hpc.launch.stop_requests import StopRequests
 from heterps_hpc.layout import Component, Layout
-from heterps_hpc.validation import write_atomically
 
 log = logging.getLogger(__name__)
 
