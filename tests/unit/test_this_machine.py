@@ -19,16 +19,16 @@ JOB = {
 
 def test_without_a_cluster_it_is_this_machine(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
-    job, cluster, directory = freeze(tmp_path / "job.yaml", tmp_path / "run")
-    assert job.cluster is None
-    assert cluster.pools[0].rank_limit == len(os.sched_getaffinity(0))
-    assert Cluster.load(directory.cluster) == cluster
-    assert Job.parse_saved(directory.job) == job
+    with freeze(tmp_path / "job.yaml", tmp_path / "run") as (job, cluster, directory):
+        assert job.cluster is None
+        assert cluster.pools[0].rank_limit == len(os.sched_getaffinity(0))
+        assert Cluster.load(directory.cluster) == cluster
+        assert Job.parse_saved(directory.job) == job
 
 
 def test_a_cluster_file_next_to_the_job_is_taken(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     pool = {"name": "mine", "price_per_hour": 2, "max_ranks": 1}
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump({"pools": [pool]}))
-    _, cluster, _ = freeze(tmp_path / "job.yaml", tmp_path / "run")
-    assert cluster.pools[0].name == "mine"
+    with freeze(tmp_path / "job.yaml", tmp_path / "run") as (_, cluster, _):
+        assert cluster.pools[0].name == "mine"
