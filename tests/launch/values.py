@@ -5,7 +5,7 @@ from typing import Any
 
 from heterps_hpc.cluster import Cluster, Pool, Site, SlurmOptions
 from heterps_hpc.config import DataSpec, Job, LaunchSpec, ModelSpec, TrainSpec
-from heterps_hpc.layout import Component, Layout, RankLayout, Stage
+from heterps_hpc.layout import Component, Layout, RankLayout, Shard, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
 BEHAVE = "tests.launch.programs.behave"
@@ -72,6 +72,7 @@ def make_layout(cluster: Cluster, *stages: tuple[str, int]) -> Layout:
                         replica=replica,
                         sparse=number == 0,
                         dense=number > 0,
+                        shards=_shards(replica) if number == 0 else (),
                     )
                 )
         num_ranks = len(ranks) - first
@@ -99,3 +100,8 @@ def make_layout(cluster: Cluster, *stages: tuple[str, int]) -> Layout:
         components=tuple(components),
         ranks=tuple(ranks),
     )
+
+
+def _shards(replica: int) -> tuple[Shard, ...]:
+    """A table of its own for each rank of the first stage."""
+    return (Shard(table=f"t{replica}", first_partition=0, last_partition=8),)
