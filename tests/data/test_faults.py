@@ -154,7 +154,8 @@ def test_other_options_do_not_continue_it(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(good + b"bad\n")
     source = CriteoSource([tmp_path / "a"])
     with pytest.raises(UserError, match="line 101"):
-        prepare(source, PrepareOptions(tmp_path / "out"))
+        prepare(source, PrepareOptions(tmp_path / "out", segment_mb=0.005))
+    (tmp_path / "out" / ".work" / "failed").unlink()  # as if it had been killed, not failed
     with pytest.raises(UserError, match="holds an unfinished preparation"):
         prepare(source, PrepareOptions(tmp_path / "out", max_keys=10))
 

@@ -6,11 +6,9 @@ from typing import Any
 from heterps_hpc.cluster import Cluster, Pool, Site, SlurmOptions
 from heterps_hpc.config import DataSpec, Job, LaunchSpec, ModelSpec, TrainSpec
 from heterps_hpc.layout import Component, Layout, RankLayout, Shard, Stage
-from heterps_hpc.row_ranges import split_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 BEHAVE = "tests.launch.programs.behave"
-NUM_PARTITIONS = 8
 
 
 def make_job(name: str = "test", **launch: Any) -> Job:
@@ -74,7 +72,7 @@ def make_layout(cluster: Cluster, *stages: tuple[str, int]) -> Layout:
                         replica=replica,
                         sparse=number == 0,
                         dense=number > 0,
-                        shards=_shards(replica, count) if number == 0 else (),
+                        shards=_shards(replica) if number == 0 else (),
                     )
                 )
         num_ranks = len(ranks) - first
@@ -94,7 +92,7 @@ def make_layout(cluster: Cluster, *stages: tuple[str, int]) -> Layout:
         job="test",
         model="ctrdnn",
         model_fingerprint="0",
-        num_partitions=NUM_PARTITIONS,
+        num_partitions=8,
         stages=tuple(
             Stage(pool=pool, layers=(f"layer{i}",), num_ranks=count)
             for i, (pool, count) in enumerate(stages)
@@ -104,7 +102,6 @@ def make_layout(cluster: Cluster, *stages: tuple[str, int]) -> Layout:
     )
 
 
-def _shards(replica: int, count: int) -> tuple[Shard, ...]:
-    """An even part of the one table."""
-    first, last = split_rows(NUM_PARTITIONS, count)[replica]
-    return (Shard(table="user", first_partition=first, last_partition=last),)
+def _shards(replica: int) -> tuple[Shard, ...]:
+    """A table of its own for each rank of the first stage."""
+    return (Shard(table=f"t{replica}", first_partition=0, last_partition=8),)

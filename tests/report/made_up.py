@@ -97,7 +97,7 @@ def layout(name: str = "made-up-job") -> Layout:
         ranks=tuple(
             RankLayout(
                 rank=rank, component=component, stage=stage, replica=replica,
-                sparse=stage == 0, dense=stage > 0,
+                sparse=stage == 0 and bool(shards[2 * replica :]), dense=stage > 0,
                 shards=tuple(shards[2 * replica : 2 * replica + 2]) if stage == 0 else (),
             )
             for rank, (component, stage, replica) in enumerate(roles)

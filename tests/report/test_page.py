@@ -237,10 +237,11 @@ def test_a_big_run_stays_a_page(run: RunDir) -> None:
     data = json.loads(small.to_json())
     layers = [f"layer_{i}_with_a_rather_long_name" for i in range(60)]
     data["stages"] = [{"pool": "cpu", "layers": layers, "num_ranks": num}]
-    data["components"] = [data["components"][0] | {"num_ranks": num, "num_nodes": num // 3}]
-    data["ranks"] = [
-        data["ranks"][0] | {"rank": i, "stage": 0, "component": 0, "replica": i} for i in range(num)
+    data["components"] = [
+        data["components"][0] | {"num_ranks": num, "num_nodes": num // 3, "ranks_per_node": 3}
     ]
+    place = {"stage": 0, "component": 0, "sparse": False, "dense": True, "shards": []}
+    data["ranks"] = [data["ranks"][0] | place | {"rank": i, "replica": i} for i in range(num)]
     data["plan"] = None
     Layout.model_validate(data).save(run.layout)
     entry = summary()["ranks"][0]
