@@ -78,7 +78,7 @@ def test_rl_learns_from_nothing() -> None:
                 means.append(float(np.log(money).mean()))
             return money
 
-    search = Noted(table, Budget(seconds=60, max_placements=12_000))
+    search = Noted(table, Budget(seconds=60, max_placements=6000))
     policy.learn(search, *policy.make_policy("lstm", 1, pretrained=False), 1)
     assert np.mean(means[-5:]) < np.mean(means[:5]) - 0.1
 
