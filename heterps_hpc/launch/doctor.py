@@ -25,7 +25,7 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.failure import SHARED_MEMORY, free_shared_memory
 from heterps_hpc.launch.mpi import Flavour, Mpi, find_mpi, mpi_environment
-from heterps_hpc.launch.rank_command import without_launchers
+from heterps_hpc.launch.rank_command import ENV, without_launchers
 from heterps_hpc.launch.slurm.script import plugin_of
 from heterps_hpc.launch.slurm.slurm_cli import call
 
@@ -109,7 +109,13 @@ def probe_ranks(mpi: Mpi, num_ranks: int = 2) -> list[Found]:
 
 def local_checks() -> list[Check]:
     """Everything that a run on this machine needs."""
-    return [_python(), _shared_memory(), *_ranks(), _compiler()]
+    return [_python(), _env(), _shared_memory(), *_ranks(), _compiler()]
+
+
+def _env() -> Check:
+    found = shutil.which(ENV)
+    remedy = "ranks are started by it: install coreutils"
+    return Check("env", found or "none", found is not None, remedy, local=True, slurm=True)
 
 
 def _shared_memory() -> Check:

@@ -9,6 +9,8 @@ from pathlib import Path
 from heterps_hpc.layout import Component
 
 RANK_PROGRAM = "heterps_hpc.runtime"
+ENV = "/usr/bin/env"
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 # Left over from a job or a rank that we were started inside of; mpirun or sbatch would obey them
 # (hydra would call srun, a nested rank would join its parent's world).
@@ -30,14 +32,16 @@ def rank_command(
     """The command of one component's ranks.
 
     `-m mpi4py` makes an uncaught error of one rank abort the world; without it the others wait
-    forever. Component and threads are arguments because no launcher's variable gives them
-    reliably, and `env` may not be on PATH.
+    forever. The component is an argument because no launcher's variable gives it reliably. Threads
+    are as many as the rank has cores, so that ranks of one node do not fight; they are set by
+    `env`, the one way that every launcher agrees on: by its full path, since PATH may lack it.
     """
     other = [] if program == RANK_PROGRAM else ["--program", program]
     return [
+        ENV,
+        *(f"{name}={component.cores_per_rank}" for name in _THREAD_VARIABLES),
         *prefix,
-        *(python, "-m", "mpi4py", "-m", RANK_PROGRAM, str(run_dir)),
-        *("--component", str(number), "--threads", str(component.cores_per_rank)),
+        *(python, "-m", "mpi4py", "-m", RANK_PROGRAM, str(run_dir), "--component", str(number)),
         *other,
     ]
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _LAUNCHER_PID = "HETERPS_LAUNCHER_PID"
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _TRAINING = "heterps_hpc.runtime.rank_main"
 
 
@@ -26,9 +25,6 @@ def main(arguments: list[str]) -> int:
     """Run this rank's program; all ranks together note when all of them are done."""
     end_with_launcher()
     options, rest = _parse(arguments)
-    for name in _THREAD_VARIABLES if options.threads else ():
-        os.environ[name] = str(options.threads)  # before the libraries that read it are loaded
-
     from heterps_hpc.rundir import RunDir
 
     run = RunDir(options.run_dir)
@@ -73,7 +69,6 @@ def _die_with(pid: int) -> None:
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="heterps_hpc.runtime", description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--threads", type=int, default=None, help="of this rank")
     parser.add_argument("--program", default=_TRAINING, help="a module to run instead of training")
     return parser.parse_known_args(arguments)
 

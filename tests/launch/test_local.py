@@ -57,8 +57,10 @@ def assert_nobody_left(tmp_path: Path) -> None:
 def test_command_of_mpich() -> None:
     assert " ".join(command_of(LAYOUT, "mpich", bind="core")) == (
         "/m/mpirun -launcher fork -bind-to core "
-        "-n 2 py -m mpi4py -m heterps_hpc.runtime /r --component 0 --threads 1 : "
-        "-n 1 py -m mpi4py -m heterps_hpc.runtime /r --component 1 --threads 1"
+        "-n 2 /usr/bin/env OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 "
+        "py -m mpi4py -m heterps_hpc.runtime /r --component 0 : "
+        "-n 1 /usr/bin/env OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 "
+        "py -m mpi4py -m heterps_hpc.runtime /r --component 1"
     )
 
 
@@ -67,7 +69,7 @@ def test_command_of_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.os, "geteuid", lambda: 0)
     command = " ".join(command_of(layout, "openmpi", oversubscribe=True))
     assert command.startswith(
-        "/m/mpirun --allow-run-as-root --bind-to none --map-by slot:OVERSUBSCRIBE -n 4 py "
+        "/m/mpirun --allow-run-as-root --bind-to none --map-by slot:OVERSUBSCRIBE -n 4 /usr/bin/"
     )
     monkeypatch.setattr(local.os, "geteuid", lambda: 7)
     plain = command_of(layout, "openmpi", oversubscribe=False)
@@ -246,7 +248,7 @@ def test_deleted_run_directory_is_one_line(tmp_path: Path) -> None:
 
 
 def test_ranks_start_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even `env` is needed."""
+    """Not even `env` is found there."""
     monkeypatch.setitem(ENVIRONMENT, "PATH", "/nonexistent")
     assert start(tmp_path, {"default": 0}) == ExitCode.DONE
 
