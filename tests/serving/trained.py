@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heterps_hpc.checkpoint import Manifest, PlannedArray, ShardSpec, ShardWriter, TableFacts
+from heterps_hpc.checkpoint import Manifest, PlannedArray, ShardSpec, ShardWriter, RowFormat
 from heterps_hpc.checkpoint.store import directory_of, publish, shard_name
 from heterps_hpc.config import Job
 from heterps_hpc.core import partition_of
@@ -68,7 +68,7 @@ def train(job: Job, folder: Path, *, with_inputs: bool = True) -> Trained:
         num_partitions=job.train.tables.num_partitions,
         must_match={},
         tables={
-            spec.name: TableFacts(dim=spec.dim, state_dim=0, dtype=precision, optimizer="sgd")
+            spec.name: RowFormat(dim=spec.dim, state_dim=0, dtype=precision, optimizer="sgd")
             for spec in oracle.model.tables
         },
         shards=(shard,),
