@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from heterps_hpc.plan.cost_model import StageTable
-from heterps_hpc.plan.exact import solver
+from heterps_hpc.plan.exact import focus, solver
+from heterps_hpc.plan.exact.bounds import affordable
+from heterps_hpc.plan.exact.milp import Answer
 from heterps_hpc.plan.exact.solver import solve
 from heterps_hpc.plan.problem import Problem
 from tests.plan.enumeration import all_plans
@@ -22,13 +26,13 @@ def only_highs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(solver, "FEW_PRODUCTS", 1)
     monkeypatch.setattr(solver, "WIDE", np.inf)
     sizes: list[int] = []
-    real = solver.best_of_interval
+    real = focus.best_of_interval
 
-    def counted(*args: object, **kwargs: object) -> solver.Answer:
+    def counted(*args: object, **kwargs: object) -> Answer:
         sizes.append(1)
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(solver, "best_of_interval", counted)
+    monkeypatch.setattr(focus, "best_of_interval", counted)
     return sizes
 
 
@@ -95,9 +99,9 @@ def test_many_stages_on_shared_pools_are_certified(
 ) -> None:
     """Sixteen layers on four small pools, a floor near the best: labels alone ran out of time."""
     calls: list[bool] = []
-    real = solver.best_of_interval
+    real = focus.best_of_interval
     monkeypatch.setattr(
-        solver,
+        focus,
         "best_of_interval",
         lambda *args, **kwargs: (calls.append(True), real(*args, **kwargs))[1],
     )
@@ -110,3 +114,26 @@ def test_many_stages_on_shared_pools_are_certified(
     assert best.choices is not None
     assert not StageTable(problem).evaluate(best.choices).over_limit
     assert calls
+
+
+def test_whole_nodes_at_a_tight_floor_are_certified() -> None:
+    """Nodes billed whole: what an interval cannot pay is no part of its bounds."""
+    problem = random_problem(3, num_layers=40, num_pools=4, most_ranks=20)
+    nodes = dataclasses.replace(problem.pools, ranks_per_unit=np.full(4, 4))
+    problem = dataclasses.replace(problem, pools=nodes)
+    best = solve(StageTable(problem.with_floor(0.75 * problem.batch_size / 0.493016)), seconds=60)
+    assert best.proven
+    assert best.value == pytest.approx(0.1247503, rel=1e-4)
+
+
+def test_what_money_per_hour_can_pay_counts_whole_nodes() -> None:
+    problem = random_problem(2, num_layers=2, num_pools=3, most_ranks=20)
+    pools = dataclasses.replace(
+        problem.pools,
+        price=np.array([10.0, 3.0, 1.0]),
+        ranks_per_unit=np.array([4, 2, 1]),
+        limit=np.array([100, 5, 100]),
+    )
+    asked = dataclasses.replace(problem, pools=pools)
+    assert affordable(asked, 9.99).tolist() == [0, 5, 9]
+    assert affordable(asked, 20.0).tolist() == [8, 5, 20]

@@ -60,6 +60,7 @@ class Bounds:
     low: float
     high: float
     price: float  # λ: seconds per $/hour
+    limit: Ints  # ranks of each pool that $/hour of the interval can pay
     multiplier: Floats  # μ: seconds per rank of each pool, for limits that stages share
     meets: Bools
     weight: Ways
@@ -86,7 +87,7 @@ class Bounds:
     @property
     def _refund(self) -> float:
         """What every plan within the limits gets back of what it pays for its ranks."""
-        return float(self.multiplier @ self.problem.pools.limit)
+        return float(self.multiplier @ self.limit)
 
     def of_chord(self, least: float) -> float:
         """The least T · C of the interval if T + λ·C is at least this much: at one of its ends,
@@ -182,7 +183,8 @@ def make_bounds(
         price = m * incumbent.value / (low * high)
     else:
         longest = min(longest, incumbent.value)
-    meets = longest * (1 + ROUNDING) >= options.ET
+    limit = affordable(problem, high) if incumbent.with_money else problem.pools.limit
+    meets = (longest * (1 + ROUNDING) >= options.ET) & (options.ranks <= limit[options.pool])
 
     def ways(weight: Floats, bottleneck: bool = False) -> Ways:
         return least_ways(options, np.where(meets, weight, np.inf), bottleneck=bottleneck)
@@ -193,12 +195,13 @@ def make_bounds(
     to_beat = incumbent.value / low if incumbent.with_money else incumbent.value
     target = price * low + float(chain_budget(np.array(to_beat), np.array(chain_max.whole), m))
     weight = np.where(meets, options.chain_seconds + price * options.per_hour, np.inf)
-    multiplier, paths = _limit_multipliers(problem, options, weight, target)
+    multiplier, paths = _limit_multipliers(limit, options, weight, target)
     bounds = Bounds(
         problem=problem,
         low=low,
         high=high,
         price=price,
+        limit=limit,
         multiplier=multiplier,
         meets=meets,
         weight=ways(
@@ -219,8 +222,16 @@ def make_bounds(
     return bounds if bounds.root < incumbent.value * (1 - RELATIVE_TOLERANCE) else None
 
 
+def affordable(problem: Problem, per_hour: float) -> Ints:
+    """Ranks of each pool that so much money per hour can pay: where nodes are billed whole, a stage
+    of one rank costs its share by the bounds, and a whole node in truth."""
+    pools = problem.pools
+    units = np.floor(np.minimum(per_hour / pools.price * (1 + ROUNDING), 1e15)).astype(np.int64)
+    return np.asarray(np.minimum(pools.limit, units * pools.ranks_per_unit))
+
+
 def _limit_multipliers(
-    problem: Problem, options: StageOptions, weight: Floats, target: float
+    limit: Ints, options: StageOptions, weight: Floats, target: float
 ) -> tuple[Floats, list[list[int]]]:
     """Lagrange multipliers of the pools' limits, which stages share: seconds per rank.
 
@@ -228,7 +239,6 @@ def _limit_multipliers(
     limit, so the lightest such path is still a bound, and a better one where limits bind. Found by
     subgradient steps of Polyak's length towards `target`, which would rule the interval out.
     """
-    limit = problem.pools.limit.astype(np.float64)
     multiplier = np.zeros(options.num_pools)
     best, best_multiplier = -math.inf, multiplier
     within: list[list[int]] = []

@@ -125,6 +125,17 @@ def split_blocks(table: StageTable, options: StageOptions, picked: Ints) -> Stag
     )
 
 
+def take(table: StageTable, options: StageOptions, picked: Ints) -> StageOptions:
+    """Some of the options."""
+    return _gather(
+        table,
+        options.pair[picked],
+        options.pool[picked],
+        options.ranks[picked],
+        options.max_ranks[picked],
+    )
+
+
 def _first_blocks(table: StageTable) -> tuple[Ints, Ints]:
     """First and last count of blocks that cover all numbers of ranks; small numbers one by one."""
     limit = int(table.problem.pools.limit.max())

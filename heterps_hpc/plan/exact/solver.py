@@ -26,18 +26,25 @@ from typing import Literal
 import numpy as np
 
 from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, batch_seconds, money_of
-from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Bounds, Incumbent, make_bounds
+from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Incumbent, make_bounds
+from heterps_hpc.plan.exact.focus import (
+    Focus,
+    by_labels,
+    by_milp,
+    focus,
+    offer_path,
+    offer_paths,
+    what_is_left,
+)
 from heterps_hpc.plan.exact.graph import (
-    SPLIT,
     Run,
     StageOptions,
     least_ways,
     make_options,
     shortest_path,
-    split_blocks,
 )
-from heterps_hpc.plan.exact.labels import SearchEnd, promising, search_labels
-from heterps_hpc.plan.exact.milp import MAX_OPTIONS, TOLERANCE, Answer, best_of_interval
+from heterps_hpc.plan.exact.labels import SearchEnd
+from heterps_hpc.plan.exact.milp import TOLERANCE, Answer
 from heterps_hpc.plan.problem import Problem
 
 Objective = Literal["money", "seconds"]
@@ -50,6 +57,10 @@ CHORD = 1.1  # up to this xu/xl a chord is off by no more than a block of rank c
 FEW_SPLIT = 3_000  # on wider intervals, where splitting blocks hardly helps
 MAX_SPLIT = 60_000  # options that blocks of rank counts are split into before an interval is halved
 FEW_COUPLED = 10_000  # and where stages share limits, before HiGHS takes over
+
+
+# bound, least and largest C, a number to tell equals apart, the options that are left
+_Interval = tuple[float, float, float, int, StageOptions]
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,7 @@ def _first_plans(table: StageTable, options: StageOptions, incumbent: Incumbent)
             weight = np.where(modest & (cap >= options.ET), weight, np.inf)
             path = shortest_path(options, weight, least_ways(options, weight))
             if path:
-                _offer_path(options, path, incumbent)
+                offer_path(options, path, incumbent)
 
 
 def _fastest(
@@ -165,13 +176,13 @@ def _fastest(
         last = math.isinf(high) or high <= low * CLOSE
         target = high if last else low ** (1 - share) * high**share
         trial = Incumbent(table, False, target)
-        inside = _focus(table, options, trial, 0.0, math.inf, effort / FEW_PRODUCTS * MAX_SPLIT)
-        if inside is not None and _offer_paths(inside, incumbent):
+        inside = focus(table, options, trial, 0.0, math.inf, effort / FEW_PRODUCTS * MAX_SPLIT)
+        if inside is not None and offer_paths(inside, incumbent):
             continue
         end = SearchEnd.DONE
         if inside is not None:
             coupled = effort / FEW_PRODUCTS * FEW_COUPLED
-            end = _by_labels(inside, trial, deadline, effort, coupled)
+            end = by_labels(inside, trial, deadline, effort, coupled)
         if trial.choices is not None:
             incumbent.offer(trial.choices)
         elif end is SearchEnd.DONE:
@@ -180,7 +191,7 @@ def _fastest(
             low, share = trial.value, 0.5
         if end is SearchEnd.TOO_MANY and inside is not None:
             gap = ROUGHLY if any_plan else TOLERANCE / 10
-            answer = _by_milp(inside, trial, incumbent, deadline, gap)
+            answer = by_milp(inside, trial, incumbent, deadline, gap)
             if answer is not None and math.isfinite(answer.bound):
                 low = max(low, min(answer.bound, trial.value))
                 if answer.complete and low >= incumbent.value * (1 - 2 * TOLERANCE):
@@ -203,90 +214,9 @@ def _descend(
     step = 0.9
     while incumbent.choices is not None and step < 0.99 and time.monotonic() < deadline:
         trial = Incumbent(table, False, incumbent.value * step)
-        inside = _focus(table, options, trial, 0.0, math.inf, 0)
-        if inside is None or not _offer_paths(inside, incumbent):
+        inside = focus(table, options, trial, 0.0, math.inf, 0)
+        if inside is None or not offer_paths(inside, incumbent):
             step = (1 + step) / 2
-
-
-@dataclass(frozen=True, eq=False)
-class _Focus:
-    """What is left of the options in one interval of C, with bounds made of them."""
-
-    table: StageTable
-    options: StageOptions
-    bounds: Bounds
-    has_blocks: bool  # among those that matter: only bounds can be had of them, no plans
-
-
-def _focus(
-    table: StageTable,
-    options: StageOptions,
-    incumbent: Incumbent,
-    low: float,
-    high: float,
-    max_options: float,
-) -> _Focus | None:
-    """Options and bounds of plans of low ≤ C ≤ high that beat the incumbent; None: there are none.
-
-    Blocks of rank counts that may matter are split, and all that cannot is dropped, until each
-    option that matters is one number of ranks, or there would be too many.
-    """
-    has_blocks = False
-    bounds = make_bounds(table.problem, options, incumbent, low, high)
-    while bounds is not None and options.is_block.any():
-        picked = promising(options, bounds, incumbent)
-        num_blocks = int(options.is_block[picked].sum())
-        has_blocks = num_blocks > 0
-        if not has_blocks or len(picked) + SPLIT * num_blocks > max_options:
-            break
-        options = split_blocks(table, options, picked)
-        bounds = make_bounds(table.problem, options, incumbent, low, high)
-        has_blocks = False
-    return None if bounds is None else _Focus(table, options, bounds, has_blocks)
-
-
-def _offer_path(options: StageOptions, path: Sequence[int], incumbent: Incumbent) -> None:
-    """Offer a path as a plan; blocks by both of their ends."""
-    incumbent.offer(options.choices(path))
-    if options.is_block[path].any():
-        incumbent.offer(options.largest_choices(path))
-
-
-def _offer_paths(inside: _Focus, incumbent: Incumbent) -> bool:
-    """Offer the plans that were met while the bounds were made; whether one is better."""
-    before = incumbent.value
-    for path in inside.bounds.paths:
-        _offer_path(inside.options, path, incumbent)
-    return incumbent.value < before * (1 - TOLERANCE)
-
-
-def _by_labels(
-    inside: _Focus, incumbent: Incumbent, deadline: float, effort: float, coupled: float
-) -> SearchEnd:
-    """Search an interval by labels, if it has come down to single rank counts."""
-    if inside.has_blocks:
-        return SearchEnd.TOO_MANY
-    return search_labels(
-        inside.table, inside.options, inside.bounds, incumbent, deadline, effort, coupled
-    )
-
-
-def _by_milp(
-    inside: _Focus,
-    trial: Incumbent,
-    incumbent: Incumbent,
-    deadline: float,
-    gap: float = TOLERANCE / 10,
-) -> Answer | None:
-    """Hand an interval that labels cannot finish to HiGHS; None if it is too big for that."""
-    options = inside.options
-    picked = promising(options, inside.bounds, trial)
-    if len(picked) > MAX_OPTIONS:
-        return None
-    answer = best_of_interval(options, picked, inside.bounds, deadline - time.monotonic(), gap)
-    if answer.path:
-        _offer_path(options, answer.path, incumbent)
-    return answer
 
 
 def _cheapest(
@@ -301,9 +231,12 @@ def _cheapest(
     least_t = _least_seconds(table.problem, options)
     max_c = incumbent.value / least_t * (1 + 1e-9)
     repeatable = max_intervals < math.inf  # then no programme that time may cut off
-    first = (0.0, least_c * (1 - ROUNDING), max_c, 0, options)
-    open_: list[tuple[float, float, float, int, StageOptions]] = [first]
+    first: _Interval = (0.0, least_c * (1 - ROUNDING), max_c, 0, options)
+    open_: list[_Interval] = [first]
     number = itertools.count(1)  # so that options are never compared
+    if not repeatable:
+        open_ = _bounded_intervals(table, first, incumbent, deadline)
+        number = itertools.count(len(open_))
     while open_:
         bound, low, high, _, options = heapq.heappop(open_)
         if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
@@ -315,31 +248,62 @@ def _cheapest(
         to_the_end = narrow and not repeatable
         max_options: float = MAX_SPLIT if high <= low * CHORD else FEW_SPLIT
         max_options = math.inf if to_the_end else max_options
-        inside = _focus(table, options, incumbent, low, high, max_options)
+        inside = focus(table, options, incumbent, low, high, max_options)
         if inside is None:
             continue
-        _offer_paths(inside, incumbent)
+        offer_paths(inside, incumbent)
         bound = max(bound, inside.bounds.root)
         effort = math.inf if to_the_end else FEW_PRODUCTS
         coupled = math.inf if to_the_end else FEW_COUPLED
-        end = _by_labels(inside, incumbent, deadline, effort, coupled)
+        end = by_labels(inside, incumbent, deadline, effort, coupled)
         if end is SearchEnd.OUT_OF_TIME or (narrow and end is SearchEnd.TOO_MANY):
             return min([bound, *(entry[0] for entry in open_)])
         if end is SearchEnd.TOO_MANY:
             middle = math.sqrt(low * high)
             if not repeatable and high <= low * WIDE:
-                answer = _by_milp(inside, incumbent, incumbent, deadline)
+                left = deadline - time.monotonic()
+                until = min(deadline, time.monotonic() + max(1.0, left / 4))
+                answer = by_milp(inside, incumbent, incumbent, until)
                 if answer is not None:
                     bound = max(bound, inside.bounds.of_chord(answer.bound))
                     if bound >= incumbent.value * (1 - TOLERANCE):
                         continue
-                    middle = _split(inside, answer, low, high)
+                    middle = split_point(inside, answer, low, high)
             for ends in ((low, middle), (middle, high)):
-                heapq.heappush(open_, (bound, *ends, next(number), inside.options))
+                heapq.heappush(open_, (bound, *ends, next(number), what_is_left(inside, incumbent)))
     return incumbent.value
 
 
-def _split(inside: _Focus, answer: Answer, low: float, high: float) -> float:
+def _bounded_intervals(
+    table: StageTable, first: _Interval, incumbent: Incumbent, deadline: float
+) -> list[_Interval]:
+    """Cut the range of C into intervals with a bound each, before any is searched: should time run
+    out on a hard one, the others' bounds are worth something."""
+    number = itertools.count(1)
+    until = min(deadline, time.monotonic() + (deadline - time.monotonic()) / 4)
+    open_: list[_Interval] = [first]
+    done: list[_Interval] = []
+    while open_ and time.monotonic() < until:
+        bound, low, high, _, options = heapq.heappop(open_)
+        if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
+            continue
+        inside = focus(table, options, incumbent, low, high, 0)
+        if inside is None:
+            continue
+        offer_paths(inside, incumbent)
+        bound = max(bound, inside.bounds.root)
+        if high <= low * CHORD:
+            done.append((bound, low, high, next(number), what_is_left(inside, incumbent)))
+            continue
+        middle, left = math.sqrt(low * high), what_is_left(inside, incumbent)
+        for ends in ((low, middle), (middle, high)):
+            heapq.heappush(open_, (bound, *ends, next(number), left))
+    open_ += done
+    heapq.heapify(open_)
+    return open_
+
+
+def split_point(inside: Focus, answer: Answer, low: float, high: float) -> float:
     """Where to cut an interval: at the plan that HiGHS found, which then is below no chord."""
     if answer.path:
         at = inside.table.evaluate(inside.options.choices(answer.path)).per_hour
