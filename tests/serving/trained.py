@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heterps_hpc.checkpoint import Manifest, PlannedArray, ShardSpec, ShardWriter, RowFormat
+from heterps_hpc.checkpoint import Manifest, PlannedArray, RowFormat, ShardSpec, ShardWriter
 from heterps_hpc.checkpoint.store import directory_of, publish, shard_name
 from heterps_hpc.config import Job
 from heterps_hpc.core import partition_of
