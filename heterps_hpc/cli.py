@@ -12,9 +12,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from heterps_hpc import __version__
-from heterps_hpc.errors import UserError
+from heterps_hpc.errors import StartFailed, UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.failure import StartFailed
 from heterps_hpc.launch.stop_requests import StopAtOnce, StopRequested
 
 app = typer.Typer(

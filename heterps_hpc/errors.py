@@ -1,4 +1,6 @@
-"""Errors that are the user's to fix, as opposed to our bugs."""
+"""Errors that end in one line for the user, as opposed to our bugs."""
+
+from heterps_hpc.exit_codes import ExitCode
 
 MAX_MESSAGE = 2000
 
@@ -11,3 +13,11 @@ class UserError(ValueError):
         if len(message) > MAX_MESSAGE:
             message = message[: MAX_MESSAGE // 2] + " … " + message[-MAX_MESSAGE // 2 :]
         super().__init__(message)
+
+
+class StartFailed(Exception):
+    """Ranks that a command needs for something else than training have failed."""
+
+    def __init__(self, message: str, code: ExitCode) -> None:
+        super().__init__(message)
+        self.code = code

@@ -15,8 +15,9 @@ from heterps_hpc.cluster import Cluster, Link, Pool
 from heterps_hpc.commands.prepare import model_of
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
+from heterps_hpc.errors import StartFailed
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.failure import StartFailed, explain
+from heterps_hpc.launch.failure import explain
 from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener
 from heterps_hpc.launch.stop_requests import StopRequested
 from heterps_hpc.layout import Layout, Stage

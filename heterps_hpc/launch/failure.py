@@ -21,14 +21,6 @@ SHARED_MEMORY = "/dev/shm"
 _LAST_LINES = 12
 
 
-class StartFailed(Exception):
-    """Ranks that a command needs for something else than training have failed."""
-
-    def __init__(self, message: str, code: ExitCode) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def outcome(history: History, num_ranks: int, status: int, *, killed: bool = False) -> ExitCode:
     """The outcome of the newest start of `num_ranks` ranks.
 

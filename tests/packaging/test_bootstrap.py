@@ -68,15 +68,15 @@ def test_a_step_is_done_for_its_key_only(tmp_path: Path) -> None:
     assert not stamps.done("torch", "b")
 
 
-@pytest.mark.parametrize("changed", ["mpi", "torch", "compiler", "option"])
+@pytest.mark.parametrize("changed", ["message library", "torch", "compiler", "option"])
 def test_horovod_is_rebuilt_for_another(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def key() -> str:
-        mpi = Mpi("mpich", "mpich==6" if state["mpi"] else "mpich==5")
+        mpi = Mpi("mpich", "mpich==6" if state["message library"] else "mpich==5")
         torch = "2.14" if state["torch"] else "2.13"
         compiler = "g++ 13" if state["compiler"] else "g++ 12"
         return content_key(horovod.horovod_key(mpi, torch, compiler))
 
-    state = dict.fromkeys(["mpi", "torch", "compiler", "option"], False)
+    state = dict.fromkeys(["message library", "torch", "compiler", "option"], False)
     before = key()
     assert key() == before
     state[changed] = True
