@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from itertools import combinations
 
-from heterps_hpc.cluster import Cluster, Link, Pool
+from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.commands.prepare import model_of
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -17,7 +17,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.model import Model
 from heterps_hpc.profile import Profile
-from heterps_hpc.profiling.fit import fit_profile
+from heterps_hpc.profiling.fit import fit_profile, with_message_costs
 from heterps_hpc.profiling.measurement import Measured, MeasuredLinks
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.sharding import bind_plan
@@ -66,7 +66,7 @@ def measure(job: Job, cluster: Cluster, run_dir: RunDir, on: str = "local") -> P
     if on == "slurm":
         measured = [pool for pool in cluster.pools if pool.data_sheet is None]
         between = _links_between(job, cluster, model, measured, run_dir)
-        profile = profile.model_copy(update={"links": (*profile.links, *between)})
+        profile = with_message_costs(profile, between)
     if sheets:
         from heterps_hpc.profiling.data_sheets import profile_from_sheets
 
@@ -134,11 +134,11 @@ def _measure_pool(
 
 def _links_between(
     job: Job, cluster: Cluster, model: Model, pools: Sequence[Pool], run_dir: RunDir
-) -> list[Link]:
-    """Ping between every two pools, as one small heterogeneous job each."""
+) -> list[MeasuredLinks]:
+    """Ping and train between every two pools, as one small heterogeneous job each."""
     if len(model.layers) < 2:
         return []  # nothing can be cut, so nothing will travel
-    links: list[Link] = []
+    links: list[MeasuredLinks] = []
     first, *rest = (layer.name for layer in model.layers)
     for number, (here, there) in enumerate(combinations(pools, 2)):
         stages = (
@@ -155,7 +155,7 @@ def _links_between(
                 f"measuring the link between pools {here.name!r} and {there.name!r} failed (exit "
                 f"code {int(code)}); see {directory.logs} and the lines above"
             )
-        links += MeasuredLinks.load(output).links
+        links.append(MeasuredLinks.load(output))
     return links
 
 

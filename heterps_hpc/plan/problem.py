@@ -45,6 +45,7 @@ class PoolArrays:
     inner_seconds_per_byte: Floats  # within the pool
     reduce_latency: Floats
     reduce_seconds_per_byte: Floats
+    message_seconds_per_byte: Floats  # of processor time, sent or received
     estimated: Bools
 
 
@@ -243,6 +244,7 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
                 for f, link in zip(fixed, inner, strict=True)
             ]
         ),
+        message_seconds_per_byte=floats([f.message_seconds_per_byte for f in fixed]),
         estimated=np.array([pool.name in estimated for pool in pools]),
     )
 

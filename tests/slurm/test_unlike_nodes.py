@@ -111,6 +111,7 @@ def test_limits_in_both_versions_of_cgroups(tmp_path: Path) -> None:
     Cgroups("t", one).make("s1", node)
     assert (one / "cpu/t/s1/cpu.cfs_quota_us").read_text() == "2000"
     assert (one / "cpu/t/s1/cpu.cfs_period_us").read_text() == "10000"
+    assert (one / "cpu/t/cpu.shares").read_text() == "262144"
     assert (one / "memory/t/s1/memory.limit_in_bytes").read_text() == str(1000 * 2**20)
     two.mkdir()
     (two / "cgroup.controllers").write_text("cpuset cpu memory")
