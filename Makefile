@@ -102,7 +102,7 @@ slurm-packages: ## Slurm for the development cluster, by apt, when root and abse
 
 # --- measurements -----------------------------------------------------------------------
 
-BENCHES := table data train truth schedulers launch checkpoint
+BENCHES := table data train truth schedulers launch checkpoint unlike
 .PHONY: bench $(BENCHES:%=bench-%)
 bench: $(BENCHES:%=bench-%) ## all benchmarks, one after the other
 $(BENCHES:%=bench-%): bench-%: setup ## one benchmark

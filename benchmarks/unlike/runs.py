@@ -62,6 +62,8 @@ class Bench:
     cluster_name: str
     work: Work
     folder: Path
+    num_rows: int = 120_000
+    measured_batches: int = 16
 
     @property
     def here(self) -> Path:
@@ -69,7 +71,7 @@ class Bench:
 
     @property
     def job(self) -> Job:
-        return make_job(self.work, self.folder / "data")
+        return make_job(self.work, self.folder / "data", self.num_rows, self.measured_batches)
 
     @property
     def profile_path(self) -> Path:
@@ -109,10 +111,12 @@ class Bench:
     def is_done(self, text: str, repeat: int) -> bool:
         return RunDir(self.run_folder(text, repeat)).summary.exists()
 
-    def run(self, cluster: Cluster, profile: Profile, text: str, repeat: int, secs: float) -> None:
+    def run(
+        self, cluster: Cluster, profile: Profile, text: str, repeat: int, seconds: float
+    ) -> None:
         """Train the layout on the cluster for about so many seconds."""
         predicted = self.predict(cluster, profile, text).samples_per_second
-        steps = max(6 * LINES, round(secs * predicted / BATCH_SIZE))
+        steps = max(6 * LINES, round(seconds * predicted / BATCH_SIZE))
         steps -= steps % LINES
         short = {"steps": steps, "epochs": None, "metrics_every": steps // LINES}
         job = self.job.model_copy(
