@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from benchmarks.unlike.cases import BATCH_SIZE, Work, make_job, parse_layout
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import measure
@@ -44,15 +46,17 @@ def cluster_up(name: str) -> Iterator[Cluster]:
     start_guard(dev, os.getpid())
     own = {key: os.environ.get(key, "") for key in ("PATH", "SLURM_CONF")}
     os.environ.update({key: spec.environment()[key] for key in own})
-    file = spec.folder / "cluster.yaml"
-    file.write_text(nodes.cluster_file())
-    cluster = Cluster.load(file)
-    site = cluster.site.model_copy(update={"environment": {"PYTHONPATH": str(ROOT)}})
     try:
-        yield cluster.model_copy(update={"site": site})
+        yield pools_of(name)
     finally:
         os.environ.update(own)
         dev.down()
+
+
+def pools_of(name: str) -> Cluster:
+    """The cluster file that fits a file of nodes; ranks run the code of this tree."""
+    data = yaml.safe_load(load_nodes(find_nodes_file(name)).cluster_file())
+    return Cluster.parse(data | {"site": {"environment": {"PYTHONPATH": str(ROOT)}}}, name)
 
 
 @dataclass(frozen=True)
