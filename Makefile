@@ -43,6 +43,12 @@ setup: ## the environment: pinned packages, MPI, Horovod, the C++ core
 demo: setup ## set up, then generate a click log, measure, plan, train and report
 	$(BIN)/heterps run examples/ctr_small.yaml
 
+# the cluster goes down with the shell that asked for it, however that ends
+.PHONY: demo-slurm
+demo-slurm: setup slurm-packages ## as root: a job across two kinds of nodes, on a real Slurm that is started for it
+	slurm/dev_cluster/cluster up --nodes two-and-two --with-pid $$$$ && eval "$$(slurm/dev_cluster/cluster env)" && \
+	  $(BIN)/heterps run examples/ctr_slurm.yaml --on slurm; code=$$?; slurm/dev_cluster/cluster down && exit $$code
+
 .PHONY: clean
 clean: ## remove the environments and everything built (the cache stays)
 	rm -rf .venv .venv-* build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
@@ -103,7 +109,7 @@ slurm-packages: ## Slurm for the development cluster, by apt, when root and abse
 
 # --- measurements -----------------------------------------------------------------------
 
-BENCHES := table data train truth schedulers launch checkpoint
+BENCHES := table data train truth schedulers launch checkpoint unlike
 .PHONY: bench $(BENCHES:%=bench-%)
 bench: $(BENCHES:%=bench-%) ## all benchmarks, one after the other
 $(BENCHES:%=bench-%): bench-%: setup ## one benchmark

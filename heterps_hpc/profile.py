@@ -76,6 +76,7 @@ class PoolTiming(Value):
     micro_batch_seconds: NotNegativeFloat = 0.0  # per micro-batch, stage and rank
     reduce_seconds_per_byte: NotNegativeFloat | None = None  # allreduce; else from the inner link
     reduce_latency_seconds: NotNegativeFloat | None = None
+    message_seconds_per_byte: NotNegativeFloat = 0.0  # processor time of a byte sent or received
     overlap: Fraction = 1.0  # how much of the shorter of CT and DT hides behind the longer
     full_node_ranks: Positive = 1  # other times are those of a node with so many busy ranks
     alone: Fraction = 1.0  # seconds of a rank alone on its node, relative to one on a full node

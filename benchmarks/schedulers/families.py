@@ -158,6 +158,7 @@ def _pools(family: Family, rng: np.random.Generator, num: int) -> tuple[PoolArra
             inner_seconds_per_byte=1 / inner,
             reduce_latency=rng.uniform(1e-6, 1e-4, num),
             reduce_seconds_per_byte=1 / inner,
+            message_seconds_per_byte=np.zeros(num),
             estimated=np.zeros(num, dtype=np.bool_),
         ),
         arithmetic,

@@ -19,7 +19,9 @@ from pathlib import Path
 from benchmarks.record import Report, standard_options
 from benchmarks.unlike.cases import CLUSTERS, LAYOUTS, QUICK, WORKS
 from benchmarks.unlike.judge import Case, judge
-from benchmarks.unlike.runs import Bench, cluster_up
+from benchmarks.unlike.runs import Bench, cluster_up, pools_of
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.profile import Profile
 
 log = logging.getLogger(__name__)
 
@@ -53,45 +55,45 @@ def parse() -> argparse.Namespace:
 
 
 def run_cluster(name: str, folder: Path, options: argparse.Namespace) -> list[Case]:
-    """Measure, run and compare on one cluster; ends early when its time is over."""
-    cases: list[Case] = []
-    with cluster_up(name) as cluster:
-        for work in WORKS:
-            if work.name not in options.works:
-                continue
-            bench = Bench(name, work, folder)
-            if not bench.profile_path.exists():
-                _stop_in_time(options)
-            profile = bench.measure(cluster)
-            layouts = [
-                text for text in LAYOUTS[name][work.name] if not options.quick or text in QUICK
-            ]
-            for repeat in range(options.repeats):
-                for text in layouts:
-                    if not bench.is_done(text, repeat):
-                        _stop_in_time(options)
-                        bench.run(cluster, profile, text, repeat, options.seconds)
-            for text in layouts:
-                predicted = bench.predict(cluster, profile, text)
-                rates = [bench.rate(text, repeat) for repeat in range(options.repeats)]
-                log.warning(
-                    "%s %s %s: %s measured, %.0f predicted",
-                    name,
-                    work.name,
-                    text,
-                    " ".join(f"{rate:.0f}" for rate in rates),
-                    predicted.samples_per_second,
-                )
-                cases.append(
-                    Case(
-                        work.name,
-                        text,
-                        predicted.samples_per_second,
-                        statistics.median(rates),
-                        predicted.money_per_hour,
-                    )
-                )
-    return cases
+    """Measure and run what is not there yet, then compare; the cluster is started only for that."""
+    benches = [Bench(name, work, folder) for work in WORKS if work.name in options.works]
+    layouts = {
+        bench: [t for t in LAYOUTS[name][bench.work.name] if not options.quick or t in QUICK]
+        for bench in benches
+    }
+    repeats = range(options.repeats)
+    wanted = [(b, text, repeat) for b in benches for repeat in repeats for text in layouts[b]]
+    if not all(b.profile_path.exists() and b.is_done(text, repeat) for b, text, repeat in wanted):
+        with cluster_up(name) as cluster:
+            for bench, text, repeat in wanted:
+                if not (bench.profile_path.exists() and bench.is_done(text, repeat)):
+                    _stop_in_time(options)
+                profile = bench.measure(cluster)
+                if not bench.is_done(text, repeat):
+                    bench.run(cluster, profile, text, repeat, options.seconds)
+    return [
+        _case(bench, pools_of(name), text, repeats) for bench in benches for text in layouts[bench]
+    ]
+
+
+def _case(bench: Bench, cluster: Cluster, text: str, repeats: range) -> Case:
+    estimate = bench.predict(cluster, Profile.load(bench.profile_path), text)
+    rates = [bench.rate(text, repeat) for repeat in repeats]
+    log.warning(
+        "%s %s %s: %s measured, %.0f predicted",
+        bench.cluster_name,
+        bench.work.name,
+        text,
+        " ".join(f"{rate:.0f}" for rate in rates),
+        estimate.samples_per_second,
+    )
+    return Case(
+        bench.work.name,
+        text,
+        estimate.samples_per_second,
+        statistics.median(rates),
+        estimate.money_per_hour,
+    )
 
 
 def _stop_in_time(options: argparse.Namespace) -> None:

@@ -101,7 +101,7 @@ LAYOUTS["thin-pipe"] = LAYOUTS["slow-and-fast"]
 QUICK = ("fast:*:1", "slow:*:1", "slow:1:1 fast:*:1", "slow:1:2 fast:*:1")
 
 
-def make_job(work: Work, data: Path) -> Job:
+def make_job(work: Work, data: Path, num_rows: int, measured_batches: int) -> Job:
     """The workload as a job; its data are generated on first use."""
     return Job.parse(
         {
@@ -110,7 +110,7 @@ def make_job(work: Work, data: Path) -> Job:
             "data": {
                 "train": str(data / work.name),
                 "synthetic": {
-                    "train_rows": 120_000,
+                    "train_rows": num_rows,
                     "num_slots": work.num_slots,
                     "cardinality": work.cardinality,
                     "keys_per_sample": work.keys_per_sample,
@@ -125,7 +125,7 @@ def make_job(work: Work, data: Path) -> Job:
                 "sparse": {"optimizer": "adagrad_rowwise", "lr": 0.01},
                 "dense": {"optimizer": "adagrad", "lr": 0.01},
             },
-            "measure": {"batches": 16, "warmup": 4, "rank_counts": [1, 2, 4]},
+            "measure": {"batches": measured_batches, "warmup": 4, "rank_counts": [1, 2, 4]},
             "checkpoint": {"at_end": False},
             "goal": {"min_fraction_of_best": 0.5},
         },

@@ -1,5 +1,5 @@
-"""Measuring and running on one cluster; every result is a file, so that a stopped benchmark goes on
-where it was."""
+"""Measuring and running on one cluster; every result is a file, so that a stopped benchmark
+continues where it was."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from benchmarks.unlike.cases import BATCH_SIZE, Work, make_job, parse_layout
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import measure
 from heterps_hpc.commands.prepare import model_of, ready_data
 from heterps_hpc.config import Job
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch import slurm
+from heterps_hpc.launch.launcher import LaunchRequest
+from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.layout import Estimate
 from heterps_hpc.plan.cost_model import StageTable, estimate, to_plan
 from heterps_hpc.plan.problem import make_problem
@@ -44,15 +47,17 @@ def cluster_up(name: str) -> Iterator[Cluster]:
     start_guard(dev, os.getpid())
     own = {key: os.environ.get(key, "") for key in ("PATH", "SLURM_CONF")}
     os.environ.update({key: spec.environment()[key] for key in own})
-    file = spec.folder / "cluster.yaml"
-    file.write_text(nodes.cluster_file())
-    cluster = Cluster.load(file)
-    site = cluster.site.model_copy(update={"environment": {"PYTHONPATH": str(ROOT)}})
     try:
-        yield cluster.model_copy(update={"site": site})
+        yield pools_of(name)
     finally:
         os.environ.update(own)
         dev.down()
+
+
+def pools_of(name: str) -> Cluster:
+    """The cluster file that fits a file of nodes; ranks run the code of this tree."""
+    data = yaml.safe_load(load_nodes(find_nodes_file(name)).cluster_file())
+    return Cluster.parse(data | {"site": {"environment": {"PYTHONPATH": str(ROOT)}}}, name)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class Bench:
     cluster_name: str
     work: Work
     folder: Path
+    num_rows: int = 120_000
+    measured_batches: int = 16
 
     @property
     def here(self) -> Path:
@@ -69,7 +76,7 @@ class Bench:
 
     @property
     def job(self) -> Job:
-        return make_job(self.work, self.folder / "data")
+        return make_job(self.work, self.folder / "data", self.num_rows, self.measured_batches)
 
     @property
     def profile_path(self) -> Path:
@@ -80,7 +87,7 @@ class Bench:
         if not self.profile_path.exists():
             ready_data(self.job)
             run = RunDir(self.here / "measured").create()
-            measure(self.job, cluster, run, on="slurm").save(self.profile_path)
+            measure(self.job, cluster, run, SlurmLauncher()).save(self.profile_path)
         return Profile.load(self.profile_path)
 
     def table(self, cluster: Cluster, profile: Profile) -> StageTable:
@@ -109,10 +116,12 @@ class Bench:
     def is_done(self, text: str, repeat: int) -> bool:
         return RunDir(self.run_folder(text, repeat)).summary.exists()
 
-    def run(self, cluster: Cluster, profile: Profile, text: str, repeat: int, secs: float) -> None:
+    def run(
+        self, cluster: Cluster, profile: Profile, text: str, repeat: int, seconds: float
+    ) -> None:
         """Train the layout on the cluster for about so many seconds."""
         predicted = self.predict(cluster, profile, text).samples_per_second
-        steps = max(6 * LINES, round(secs * predicted / BATCH_SIZE))
+        steps = max(6 * LINES, round(seconds * predicted / BATCH_SIZE))
         steps -= steps % LINES
         short = {"steps": steps, "epochs": None, "metrics_every": steps // LINES}
         job = self.job.model_copy(
@@ -134,8 +143,10 @@ class Bench:
         for name, value in (("job", job), ("cluster", cluster), ("layout", layout)):
             value.save(getattr(run, name))
         run.metrics.unlink(missing_ok=True)
-        slurm.submit(run.path, layout, cluster, job)
-        code = slurm.wait(run.path, poll_seconds=0.5, limit_seconds=600)
+        request = LaunchRequest(run, layout, job, cluster)
+        launcher = SlurmLauncher(poll_seconds=0.5)
+        launcher.queue(request)
+        code = launcher.follow(request, limit_seconds=600)
         if code != ExitCode.DONE:
             raise RuntimeError(
                 f"{text} on {self.cluster_name} ended with code {int(code)}: {run.logs}"
@@ -145,4 +156,4 @@ class Bench:
         """Samples per second of a finished run: the median of its metrics without the start."""
         lines = RunDir(self.run_folder(text, repeat)).metrics.read_text().splitlines()
         rates = [json.loads(line)["samples_per_second"] for line in lines]
-        return statistics.median(rates[2:])
+        return float(statistics.median(rates[2:]))

@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 
 from heterps_hpc import events
-from heterps_hpc.cluster import Cluster, Link, Pool
+from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.commands.prepare import model_of
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -23,7 +23,7 @@ from heterps_hpc.launch.stop_requests import StopRequested
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.model import Model
 from heterps_hpc.profile import Profile
-from heterps_hpc.profiling.fit import fit_profile
+from heterps_hpc.profiling.fit import fit_profile, with_links
 from heterps_hpc.profiling.measurement import Measured, MeasuredLinks
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.sharding import bind_plan
@@ -60,8 +60,7 @@ def measure(job: Job, cluster: Cluster, run: RunDir, launcher: Launcher) -> Prof
         profile = unmeasured_profile(job, model, data)
     if not launcher.one_machine:
         measured = [pool for pool in cluster.pools if pool.data_sheet is None]
-        links = (*profile.links, *bench.links_between(measured))
-        profile = profile.model_copy(update={"links": links})
+        profile = with_links(profile, bench.links_between(measured))
     sheets = [pool for pool in cluster.pools if pool.data_sheet is not None]
     if sheets:
         from heterps_hpc.profiling.data_sheets import profile_from_sheets
@@ -128,11 +127,11 @@ class _Bench:
         )
         return found
 
-    def links_between(self, pools: Sequence[Pool]) -> list[Link]:
-        """Ping between every two pools, as one small heterogeneous job each."""
+    def links_between(self, pools: Sequence[Pool]) -> list[MeasuredLinks]:
+        """Ping and train between every two pools, as one small heterogeneous job each."""
         if len(self.model.layers) < 2:
             return []  # nothing can be cut, so nothing will travel
-        links: list[Link] = []
+        links: list[MeasuredLinks] = []
         first, *rest = (layer.name for layer in self.model.layers)
         for number, (here, there) in enumerate(combinations(pools, 2)):
             layout = self._bind(
@@ -142,7 +141,7 @@ class _Bench:
             folder = self.run.measurement(f"links{number}").create()
             what = f"the link between pools {here.name!r} and {there.name!r}"
             self._start(folder, layout, layout, LINKS_PROGRAM, folder.measured_links, what)
-            links += MeasuredLinks.load(folder.measured_links).links
+            links.append(MeasuredLinks.load(folder.measured_links))
         return links
 
     def _bind(self, *stages: Stage, cluster: Cluster | None = None) -> Layout:

@@ -2,9 +2,10 @@
 
 For stage i on a pool with k ranks (numbers in brackets are the paper's equations):
 
-    CT_i = (Σ OCT · (1 − α + α/k) + F) · relief(k)                         (1) computing
+    CT_i = (Σ OCT · (1 − α + α/k) + F) · relief(k) + messages(k)           (1) computing
     DT_i = Σ ODT · (1 − β + β/k) + cut/k + exchange·(k−1)/k² + reduce(k)   (2) moving data
-    ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)               (3) overlapped
+    ET_i = max(CT_i ⊕ DT_i, prefetched/k)                                  (3) overlapped
+           with a ⊕ b = max(a, b) + (1 − overlap) · min(a, b)
     T    = Σ ET_i/m + (1 − 1/m) · max ET_i                                 (4) seconds per batch
     money = num_batches · T · Σ price · units                              (5)
 
@@ -13,8 +14,14 @@ carry them:
 
     F         what a rank pays per batch and micro-batch whatever its layers
     relief    k ranks that do not fill a node have more of its memory bandwidth and clock rate each
-    cut       bytes of the tensors that enter and leave the stage, forward and back, over the uplink
-    exchange  pooled rows that go from shards to replicas within the stage, over the inner link
+    messages  processor time of every byte that a rank sends or receives: it packs and copies itself
+    cut       bytes of activations and gradients that the stage sends over the uplink: a transfer is
+              charged once, to the stage that sends it, as both of its ends wait for the same bytes
+    prefetched  of the cut, pooled rows and their gradients when the staleness is at least one: rows
+              come before their batch and gradients leave after it, both at once, so the uplink,
+              which carries both ways at a time, only keeps a batch from being faster than one way
+    exchange  pooled rows that go from shards to replicas within the stage, over the inner link: one
+              way if the rows are prefetched, as then only their gradients are waited for
     reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
     drain     (4) instead of max ET_i, because our pipeline drains once per batch; tables-only
               stages prefetch and stay out of the sum when the staleness is at least one
@@ -80,6 +87,8 @@ class PlanCosts:
 class _ComputeTerms(NamedTuple):
     serial: Floats
     parallel: Floats  # divided by k
+    messages: Floats  # divided by k
+    exchange_messages: Floats  # times (k−1)/k²
 
 
 class _MoveTerms(NamedTuple):
@@ -88,6 +97,15 @@ class _MoveTerms(NamedTuple):
     exchange: Floats  # times (k−1)/k²
     reduce: Floats  # times (k−1)/k
     reduce_latency: Floats  # times (k−1)
+    prefetched: Floats  # divided by k; not added, but a bound
+
+
+class _Traffic(NamedTuple):
+    """Bytes per batch, one way, of every pair."""
+
+    cut: Floats  # activations, and without staleness pooled rows
+    prefetched: Floats  # pooled rows, with staleness
+    exchanged: Floats  # pooled rows within the stage
 
 
 class StageMemory(NamedTuple):
@@ -96,6 +114,15 @@ class StageMemory(NamedTuple):
     tables: Floats
     snapshot: Floats  # copies of rows while they are saved
     dense: Floats  # weights, optimizer state, activations
+
+
+def _exchanged(ranks: Index, max_ranks: Index) -> Floats:
+    """(k − 1)/k², the part of a stage's rows that one rank sends to others, at its least.
+
+    It rises up to k = 2 and falls from there, so over a range it is least at one of the ends.
+    """
+    low, high = np.asarray(ranks, dtype=np.float64), np.asarray(max_ranks, dtype=np.float64)
+    return np.asarray(np.minimum((low - 1) / low**2, (high - 1) / high**2))
 
 
 def batch_seconds(
@@ -158,10 +185,11 @@ class StageTable:
         return ~self.tables_only
 
     @cached_property
-    def traffic(self) -> tuple[Floats, Floats]:
-        """Bytes per batch, one way, per pair: over cuts, and exchanged within the stage."""
+    def traffic(self) -> _Traffic:
+        """Bytes per batch, one way, per pair."""
         first, last = self.pairs[:, 0], self.pairs[:, 1]
         cut = np.zeros(len(self.pairs))
+        prefetched = np.zeros(len(self.pairs))
         exchanged = np.zeros(len(self.pairs))
         for writer, readers, size in self.problem.layers.tensors:
             inside = (first <= writer) & (writer <= last)
@@ -170,23 +198,36 @@ class StageTable:
             for reader in readers:
                 reads |= (first <= reader) & (reader <= last)
                 leaves |= reader > last
-            cut += size * ((inside & leaves) | (reads & (writer < first)))
-            if self.problem.layers.is_embedding[writer]:
-                exchanged += size * (inside & reads)
-        return cut, exchanged
+            crosses = size * ((inside & leaves) | (reads & (writer < first)))
+            if not self.problem.layers.is_embedding[writer]:
+                cut += crosses
+                continue
+            exchanged += size * (inside & reads)
+            if self.problem.staleness > 0:
+                prefetched += crosses
+            else:
+                cut += crosses
+        return _Traffic(cut, prefetched, exchanged)
 
     @cached_property
     def _compute_terms(self) -> _ComputeTerms:
         """Sums of equation 1, [pairs, P]."""
-        layers = self.problem.layers
-        serial = self._sums(layers.OCT * (1 - layers.alpha)) + self.problem.pools.fixed_seconds
-        return _ComputeTerms(serial, self._sums(layers.OCT * layers.alpha))
+        layers, pools, traffic = self.problem.layers, self.problem.pools, self.traffic
+        both_ways = 2 * pools.message_seconds_per_byte  # a byte and its gradient
+        return _ComputeTerms(
+            serial=self._sums(layers.OCT * (1 - layers.alpha)) + pools.fixed_seconds,
+            parallel=self._sums(layers.OCT * layers.alpha),
+            messages=(traffic.cut + traffic.prefetched)[:, None] * both_ways,
+            # within a stage every rank is at both ends of it
+            exchange_messages=2 * traffic.exchanged[:, None] * both_ways,
+        )
 
     @cached_property
     def _move_terms(self) -> _MoveTerms:
         """Sums of equation 2, [pairs, P]."""
         layers, pools = self.problem.layers, self.problem.pools
-        cut, exchanged = self.traffic
+        traffic = self.traffic
+        exchange_ways = 2 if self.problem.staleness == 0 else 1
         whole = np.array(self.pairs[:, 1] - self.pairs[:, 0] == self.problem.num_layers - 1)
         messages = 2.0 * self.problem.micro_batches * ~whole
         weights = self._sums(layers.weight_bytes)[:, None]
@@ -194,10 +235,11 @@ class StageTable:
             serial=self._sums(layers.ODT * (1 - layers.beta))
             + messages[:, None] * pools.uplink_latency,
             parallel=self._sums(layers.ODT * layers.beta)
-            + 2 * cut[:, None] * pools.uplink_seconds_per_byte,
-            exchange=2 * exchanged[:, None] * pools.inner_seconds_per_byte,
+            + traffic.cut[:, None] * pools.uplink_seconds_per_byte,
+            exchange=exchange_ways * traffic.exchanged[:, None] * pools.inner_seconds_per_byte,
             reduce=2 * weights * pools.reduce_seconds_per_byte,
             reduce_latency=2 * (weights > 0) * pools.reduce_latency,
+            prefetched=traffic.prefetched[:, None] * pools.uplink_seconds_per_byte,
         )
 
     def relief(self, pool: Index, ranks: Index) -> Floats:
@@ -214,7 +256,9 @@ class StageTable:
         """CT, computing (equation 1); with `max_ranks`, see `stage_seconds`."""
         terms, most = self._compute_terms, ranks if max_ranks is None else max_ranks
         full_node = terms.serial[pair, pool] + terms.parallel[pair, pool] / most
-        return np.asarray(full_node * self.relief(pool, ranks))
+        messages = terms.messages[pair, pool] / most
+        exchanged = terms.exchange_messages[pair, pool] * _exchanged(ranks, most)
+        return np.asarray(full_node * self.relief(pool, ranks) + messages + exchanged)
 
     def move_seconds(
         self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
@@ -222,13 +266,11 @@ class StageTable:
         """DT, moving data (equation 2); with `max_ranks`, see `stage_seconds`."""
         terms, k = self._move_terms, np.asarray(ranks, dtype=np.float64)
         most = k if max_ranks is None else np.asarray(max_ranks, dtype=np.float64)
-        exchanged = (k - 1) / k**2  # rises up to k = 2, then falls: least at an end
-        if max_ranks is not None:
-            exchanged = np.minimum(exchanged, (most - 1) / most**2)
         return np.asarray(
             terms.serial[pair, pool]
             + terms.parallel[pair, pool] / most
-            + terms.exchange[pair, pool] * exchanged
+            + terms.exchange[pair, pool]
+            * _exchanged(ranks, ranks if max_ranks is None else max_ranks)
             + terms.reduce[pair, pool] * ((k - 1) / k)
             + terms.reduce_latency[pair, pool] * (k - 1)
         )
@@ -244,7 +286,13 @@ class StageTable:
         ct = self.compute_seconds(pair, pool, ranks, max_ranks)
         dt = self.move_seconds(pair, pool, ranks, max_ranks)
         overlap = self.problem.pools.overlap[pool]
-        return np.asarray(np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt))
+        both = np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt)
+        most = ranks if max_ranks is None else max_ranks
+        return np.asarray(np.maximum(both, self.prefetch_seconds(pair, pool, most)))
+
+    def prefetch_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """Seconds that prefetched rows, or their gradients, need of the uplink (in equation 3)."""
+        return np.asarray(self._move_terms.prefetched[pair, pool] / ranks)
 
     @cached_property
     def _stage_bytes(self) -> tuple[Floats, Floats, Floats]:

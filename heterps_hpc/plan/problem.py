@@ -45,6 +45,7 @@ class PoolArrays:
     inner_seconds_per_byte: Floats  # within the pool
     reduce_latency: Floats
     reduce_seconds_per_byte: Floats
+    message_seconds_per_byte: Floats  # of processor time, sent or received
     estimated: Bools
     kinds: tuple[str, ...] = ()  # `cpu` or `accelerator`, as the cluster file says; else by device
     # by the keys of the cluster file, for messages; absent where a question was not made from one
@@ -259,6 +260,7 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
                 for f, link in zip(fixed, inner, strict=True)
             ]
         ),
+        message_seconds_per_byte=floats([f.message_seconds_per_byte for f in fixed]),
         estimated=np.array([pool.name in estimated for pool in pools]),
         kinds=tuple("accelerator" if pool.is_accelerator else "cpu" for pool in pools),
         ranks_per_node=np.array([pool.ranks_per_node for pool in pools]),

@@ -9,7 +9,11 @@ import numpy as np
 from heterps_hpc.cluster import Cluster, Link, Pool
 from heterps_hpc.phases import Phase
 from heterps_hpc.profile import PoolTiming, Profile, Timing
-from heterps_hpc.profiling.measurement import Measured
+from heterps_hpc.profiling.measurement import (
+    Measured,
+    MeasuredLinks,
+    message_seconds_per_byte,
+)
 
 
 def fit_profile(
@@ -95,10 +99,33 @@ def _fit_pool(
         batch_seconds=first.unattributed_seconds,
         reduce_seconds_per_byte=per_byte,
         reduce_latency_seconds=latency,
+        message_seconds_per_byte=_message_cost(several),
         overlap=0.0 if pool.device == "cpu" else 1.0,  # a CPU rank packs and sends by itself
         full_node_ranks=full_node_ranks,
         alone=_relief(alone, first),
     )
+
+
+def _message_cost(runs: Sequence[Measured]) -> float:
+    """The median over runs with an exchange; without one it comes from the links' measurement."""
+    costs = [message_seconds_per_byte(run.phase_seconds, run.bytes_sent) for run in runs]
+    return float(np.median(costs)) if costs else 0.0
+
+
+def with_links(profile: Profile, found: Sequence[MeasuredLinks]) -> Profile:
+    """The profile with the links between pools, and what messages cost where no pool said it."""
+    costs: dict[str, list[float]] = {}
+    for part in found:
+        for pool, seconds in part.message_seconds_per_byte.items():
+            costs.setdefault(pool, []).append(seconds)
+    pools = tuple(
+        pool.model_copy(update={"message_seconds_per_byte": float(np.mean(costs[pool.pool]))})
+        if pool.message_seconds_per_byte == 0 and pool.pool in costs
+        else pool
+        for pool in profile.pools
+    )
+    links = (*profile.links, *(link for part in found for link in part.links))
+    return profile.model_copy(update={"pools": pools, "links": links})
 
 
 def _relief(alone: Measured | None, full: Measured) -> float:

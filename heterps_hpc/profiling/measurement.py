@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -42,6 +43,7 @@ class Measured(Value):
     phase_seconds: dict[str, Seconds]
     least_phase_seconds: dict[str, Seconds]  # of the rank that waited least
     step_seconds: Seconds
+    bytes_sent: Annotated[float, Field(ge=0)] = 0.0  # by a rank to others, per batch
     link: LinkTime | None = None
 
     @property
@@ -64,3 +66,12 @@ class MeasuredLinks(Value):
 
     version: Literal[1] = 1
     links: tuple[Link, ...]
+    message_seconds_per_byte: dict[str, Seconds] = Field(default_factory=dict)  # by pool
+
+
+def message_seconds_per_byte(
+    phase_seconds: Mapping[Phase, float] | Mapping[str, float], bytes_sent: float
+) -> float:
+    """Processor time of a byte: packing and sending as many bytes as were received and joined."""
+    seconds = sum(phase_seconds.get(name, 0.0) for name in (Phase.SEND, Phase.ASSEMBLE))
+    return seconds / (2 * bytes_sent) if bytes_sent > 0 else 0.0

@@ -55,7 +55,11 @@ class Network:
         """Everything of this cluster that is there."""
         if shutil.which("ip", path=self.spec.environment()["PATH"]) is None:
             return
-        for interface in self._interfaces():
+        try:
+            interfaces = self._interfaces()
+        except ClusterError:  # a container without a network of its own: nothing was made in it
+            return
+        for interface in interfaces:
             if interface == self.bridge or interface.startswith(f"{self.bridge}-"):
                 self._ip("link", "del", interface, missing_is_fine=True)
 

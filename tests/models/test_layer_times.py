@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -66,3 +67,13 @@ def test_a_forward_pass_is_not_counted_to_the_backward_pass_before_it() -> None:
     assert len(times.steps) == 2  # not the first: it is the warm-up
     for layers, seconds in zip(times.layers, took[1:], strict=True):
         assert 3 * SLOW_FORWARD <= layers["fc"] <= seconds
+
+
+def test_means_over_typical_steps_add_up() -> None:
+    """A processor that is taken away strikes now this layer, now that: no median sees it."""
+    times = StepTimes({}, PhaseTimer(), measured_from=0)
+    times.steps = [10.0] * 8 + [1.0, 100.0]  # two outliers, which do not count
+    times.layers = [{"a": 9.0, "b": 1.0} if i % 2 else {"a": 1.0, "b": 9.0} for i in range(10)]
+    assert times.mean_step() == pytest.approx(10.0)
+    assert times.mean_layer("a") + times.mean_layer("b") == pytest.approx(times.mean_step())
+    assert times.mean_layer("a") == pytest.approx(5.0, abs=1.4)

@@ -103,19 +103,27 @@ def stage_seconds(problem: Problem, stage: PlainStage) -> float:
     if k < pools.full_node_ranks[t]:
         empty = (pools.full_node_ranks[t] - k) / (pools.full_node_ranks[t] - 1)
         ct *= 1 - (1 - pools.alone[t]) * empty
+    one_way = 0.0  # of the uplink, for prefetched rows
     for writer, readers, size in layers.tensors:
         inside = first <= writer <= last
         reads = any(first <= r <= last for r in readers)
+        prefetched = layers.is_embedding[writer] and problem.staleness > 0
         if (inside and any(r > last for r in readers)) or (writer < first and reads):
-            dt += 2 * size * pools.uplink_seconds_per_byte[t] / k
+            ct += 2 * size * pools.message_seconds_per_byte[t] / k
+            if prefetched:
+                one_way += size * pools.uplink_seconds_per_byte[t] / k
+            else:
+                dt += size * pools.uplink_seconds_per_byte[t] / k
         if inside and reads and layers.is_embedding[writer]:
-            dt += 2 * size * pools.inner_seconds_per_byte[t] * (k - 1) / k**2
+            moved = size * (k - 1) / k**2
+            ct += 4 * moved * pools.message_seconds_per_byte[t]
+            dt += (1 if prefetched else 2) * moved * pools.inner_seconds_per_byte[t]
     if (first, last) != (0, problem.num_layers - 1):
         dt += 2 * problem.micro_batches * pools.uplink_latency[t]
     if weights:
         dt += 2 * weights * pools.reduce_seconds_per_byte[t] * (k - 1) / k
         dt += 2 * (k - 1) * pools.reduce_latency[t]
-    return float(max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt))
+    return float(max(max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt), one_way))
 
 
 def fits(problem: Problem, stage: PlainStage) -> bool:

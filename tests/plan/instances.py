@@ -99,6 +99,7 @@ def _random_pool_timings(rng: np.random.Generator, pools: list[str]) -> tuple[Po
             overlap=float(rng.choice([0.0, 0.5, 1.0])),
             full_node_ranks=int(rng.integers(1, 5)),
             alone=float(rng.uniform(0.6, 1.0)),
+            message_seconds_per_byte=float(rng.uniform(0, 1e-9)),
         )
         for pool in pools
     )

@@ -379,6 +379,7 @@ def test_data_sheets_are_complete_and_marked_estimated() -> None:
 def test_a_plan_can_rest_on_data_sheets_alone(tmp_path: Path) -> None:
     from heterps_hpc.commands.measure import measure
     from heterps_hpc.commands.plan import plan
+    from heterps_hpc.launch.local import LocalLauncher
     from tests.data.samples import write_mixed
 
     write_mixed(tmp_path / "data", 200)
@@ -399,7 +400,7 @@ def test_a_plan_can_rest_on_data_sheets_alone(tmp_path: Path) -> None:
     cluster, run_dir = Cluster(pools=tuple(pools)), RunDir(tmp_path / "run").create()
     with pytest.raises(UserError, match="run `heterps measure JOB` first"):
         plan(job, cluster, run_dir)
-    profile = measure(job, cluster, run_dir)
+    profile = measure(job, cluster, run_dir, LocalLauncher())
     assert profile.estimated_pools == ["cpu", "gpu"]
     assert all(timing.compute_seconds > 0 for timing in profile.timings)
     profile.save(run_dir.profile)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -102,6 +104,22 @@ def test_a_block_is_never_slower_than_what_it_holds() -> None:
         seconds = table.stage_seconds(int(options.pair[index]), int(options.pool[index]), ranks)
         assert options.ET[index] <= seconds.min() * (1 + 1e-12)
         assert options.ET[index] >= seconds.min() * 0.97
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("term", ["message_seconds_per_byte", "uplink_seconds_per_byte"])
+def test_what_crosses_a_cut_has_a_bound_for_blocks(term: str, staleness: int) -> None:
+    """Messages, cuts and prefetched rows, far above all other terms, over ranges of counts."""
+    problem = random_problem(3, num_layers=4, num_pools=2, most_ranks=3000)
+    pools = replace(problem.pools, **{term: np.full(2, 1e3)})
+    table = StageTable(replace(problem, pools=pools, staleness=staleness))
+    for pair in range(len(table.pairs)):
+        for low, high in ((1, 1), (1, 2), (1, 9), (2, 5), (3, 400), (300, 310)):
+            bound = table.stage_seconds(pair, 0, low, high)
+            seconds = table.stage_seconds(pair, 0, np.arange(low, high + 1))
+            assert bound <= seconds.min() * (1 + 1e-12)
+            if low >= 300:
+                assert bound >= seconds.min() * 0.96
 
 
 def test_every_count_is_covered_once() -> None:

@@ -51,25 +51,33 @@ class Page:
         in_latency, w_in = self.link(pool, pool)
         ups = [self.link(pool, other.name) for other in self.cluster.pools]
         up_latency, w_up = max(up[0] for up in ups), max(up[1] for up in ups)
-        cut_bytes, row_bytes = 0.0, 0.0
+        cut_bytes, pre_bytes, row_bytes = 0.0, 0.0, 0.0
         for tensor in self.profile.tensors:
             writer = self.order.index(tensor.writer)
             readers = [self.order.index(name) for name in tensor.readers]
             inside, read = first <= writer <= last, any(first <= r <= last for r in readers)
+            size = tensor.bytes_per_sample * self.B
+            pooled_rows = self.profile.layers[writer].is_embedding
             if (writer < first and read) or (inside and max(readers) > last):
-                cut_bytes += tensor.bytes_per_sample * self.B
-            if inside and read and self.profile.layers[writer].is_embedding:
-                row_bytes += tensor.bytes_per_sample * self.B
+                if pooled_rows and self.s >= 1:
+                    pre_bytes += size
+                else:
+                    cut_bytes += size
+            if inside and read and pooled_rows:
+                row_bytes += size
+        mu = fixed.message_seconds_per_byte
+        messages = 2 * mu * (cut_bytes + pre_bytes) / k + 4 * mu * row_bytes * (k - 1) / k**2
         if last - first + 1 < len(self.order):
-            DT += 2 * w_up * cut_bytes / k + 2 * self.m * up_latency
-        DT += 2 * w_in * row_bytes * (k - 1) / k**2
+            DT += w_up * cut_bytes / k + 2 * self.m * up_latency
+        DT += (2 if self.s == 0 else 1) * w_in * row_bytes * (k - 1) / k**2
         weights = sum(layer.weight_bytes_total for layer in self.profile.layers[first : last + 1])
         w_red, red_latency = fixed.reduce_seconds_per_byte, fixed.reduce_latency_seconds
         if weights:
             DT += 2 * (w_in if w_red is None else w_red) * weights * (k - 1) / k
             DT += 2 * (in_latency if red_latency is None else red_latency) * (k - 1)
-        CT *= relief
-        return max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
+        CT = CT * relief + messages
+        prefetched = w_up * pre_bytes / k
+        return max(max(CT, DT) + (1 - fixed.overlap) * min(CT, DT), prefetched)
 
     def plan(self, stages: list[Stage]) -> tuple[float, float]:
         chain, others = [], [0.0]

@@ -111,6 +111,7 @@ def test_limits_in_both_versions_of_cgroups(tmp_path: Path) -> None:
     Cgroups("t", one).make("s1", node)
     assert (one / "cpu/t/s1/cpu.cfs_quota_us").read_text() == "2000"
     assert (one / "cpu/t/s1/cpu.cfs_period_us").read_text() == "10000"
+    assert (one / "cpu/t/cpu.shares").read_text() == "262144"
     assert (one / "memory/t/s1/memory.limit_in_bytes").read_text() == str(1000 * 2**20)
     two.mkdir()
     (two / "cgroup.controllers").write_text("cpuset cpu memory")
@@ -120,7 +121,7 @@ def test_limits_in_both_versions_of_cgroups(tmp_path: Path) -> None:
     assert (two / "t/cgroup.subtree_control").read_text() == "+cpu +memory"
 
 
-def test_without_root_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_one_line_without_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = ClusterSpec(tmp_path, nodes=load_nodes(find_nodes_file("two-and-two"), 2).nodes)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("slurm.dev_cluster.cluster.missing_programs", lambda *_: [])

@@ -7,8 +7,8 @@ from heterps_hpc.commands.measure import starts
 from heterps_hpc.config import Job
 from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.profile import LayerInfo, PoolTiming
-from heterps_hpc.profiling.fit import amdahl, fit_profile
-from heterps_hpc.profiling.measurement import LinkTime, Measured
+from heterps_hpc.profiling.fit import amdahl, fit_profile, with_links
+from heterps_hpc.profiling.measurement import LinkTime, Measured, MeasuredLinks
 
 CLUSTER = Cluster.parse(
     {"pools": [{"name": "cpu", "price_per_hour": 1, "cores_per_node": 4, "max_nodes": 2}]}, "test"
@@ -85,3 +85,17 @@ def test_one_rank_alone_is_measured_beside_full_nodes() -> None:
     assert starts(job, CLUSTER.pools[0], SlurmLauncher()) == [(1, 1), (1, 4), (2, 4)]
     single = CLUSTER.pools[0].model_copy(update={"cores_per_node": 1})
     assert starts(job, single, SlurmLauncher()) == [(1, 1), (2, 2)]
+
+
+def test_messages_cost_what_sending_and_joining_took() -> None:
+    """A megabyte sent, and so received, in 4 + 2 ms: 3 ns for each of both."""
+    busy = {"phase_seconds": {"send": 0.004, "assemble": 0.002}, "bytes_sent": 1e6}
+    run = measured(2, 2, 1.0).model_copy(update=busy)
+    assert pool_of(measured(1, 1, 1.0), run).message_seconds_per_byte == pytest.approx(3e-9)
+
+
+def test_a_pool_of_one_rank_learns_from_the_run_across_pools() -> None:
+    profile = fit_profile(CLUSTER, [measured(1, 1, 1.0)], [], one_machine=False)
+    assert profile.pool("cpu").message_seconds_per_byte == 0
+    across = MeasuredLinks(links=(), message_seconds_per_byte={"cpu": 2e-9, "other": 1.0})
+    assert with_links(profile, [across]).pool("cpu").message_seconds_per_byte == 2e-9

@@ -1,4 +1,4 @@
-"""Measures the links between pools, one rank on each.
+"""Measures what lies between pools, one rank on each: links, and what messages cost their ends.
 
     srun … python -m mpi4py -m heterps_hpc.runtime.measure.links RUN_DIR
 
@@ -9,20 +9,31 @@ from __future__ import annotations
 
 import sys
 
-from heterps_hpc.profiling.measurement import MeasuredLinks
+from heterps_hpc.dataset import Dataset
+from heterps_hpc.profiling.measurement import MeasuredLinks, message_seconds_per_byte
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight import check_world
+from heterps_hpc.runtime.measure.program import timed_training
+from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import End, Start, run_program
 
 
 def measure_links(start: Start) -> End:
-    """Ping between every two components and write what was seen."""
-    world, layout = start.comm, start.layout
-    check_world(world, layout, start.component)
-    everyone = world.gather(ping_components(world, layout), root=0)
+    """Ping between every two components, train a few batches across, and write what was seen."""
+    world, layout, job = start.comm, start.layout, start.job
+    check_world(world, layout, start.component, reducer=job.train.reducer)
+    links = ping_components(world, layout)
+    rank = Rank(world, job, layout, Dataset.open(job.data.train))
+    times, bytes_sent = timed_training(rank)
+    pool = rank.world.my_stage.pool
+    cost = message_seconds_per_byte(times.mean_phases(), bytes_sent)
+    everyone = world.gather((links, pool, cost), root=0)
     if everyone is not None:
-        links = tuple(link for part in everyone for link in part)
-        MeasuredLinks(links=links).save(start.run_dir.measured_links)
+        MeasuredLinks(
+            links=tuple(link for part, _, _ in everyone for link in part),
+            message_seconds_per_byte={pool: cost for _, pool, cost in everyone},
+        ).save(start.run_dir.measured_links)
+    rank.close()
     return End()
 
 

@@ -9,7 +9,6 @@ memory bandwidth and clock rates are shared there. Rank 0 writes measured.json.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Sequence
 
@@ -40,39 +39,44 @@ def measure(start: Start) -> End:
     check_world(group, layout, reducer=job.train.reducer)
     link = ping_ends(world)
     rank = Rank(group, job, layout, Dataset.open(job.data.train))
-    owners = rank.model.layers_of_tables()
-    layer_of_table = {table: layers[0] for table, layers in owners.items()}
-    times = StepTimes(layer_of_table, rank.timer, job.measure.warmup)
-    training = Training(rank, observer=times)
-    training.run()
-    if len(times.steps) < job.measure.batches:
-        raise UserError(
-            f"measuring was stopped after {len(times.steps)} of {job.measure.batches} batches; "
-            "measure again"
-        )
-    found = _summarise(rank, times, link)
+    times, bytes_sent = timed_training(rank)
+    found = _summarise(rank, times, bytes_sent, link)
     on_node = world.Split_type(MPI.COMM_TYPE_SHARED).size
     found = found.model_copy(update={"node_ranks": on_node})
     everyone = world.gather(found if group.rank == 0 else None, root=0)
     if everyone is not None:
         groups = [item for item in everyone if item is not None]
         _average(groups).save(start.run_dir.measured)
-    training.close()
     rank.close()
     return End()
 
 
-def _summarise(rank: Rank, times: StepTimes, link: LinkTime | None) -> Measured:
-    """Medians over steps; over the ranks of the group, the slowest counts."""
+def timed_training(rank: Rank) -> tuple[StepTimes, float]:
+    """Train the measured batches: their times, and the bytes that this rank sends in one."""
+    spec = rank.job.measure
+    owners = rank.model.layers_of_tables()
+    layer_of_table = {table: layers[0] for table, layers in owners.items()}
+    times = StepTimes(layer_of_table, rank.timer, spec.warmup)
+    training = Training(rank, observer=times)
+    training.run()
+    if len(times.steps) < spec.batches:
+        raise UserError(
+            f"measuring was stopped after {len(times.steps)} of {spec.batches} batches; "
+            "measure again"
+        )
+    bytes_sent = sum(training.exchange.bytes_sent.values()) / (spec.warmup + spec.batches)
+    training.close()
+    return times, bytes_sent
+
+
+def _summarise(rank: Rank, times: StepTimes, bytes_sent: float, link: LinkTime | None) -> Measured:
+    """Means over typical steps; over the ranks of the group, the slowest counts."""
     job, layout = rank.job, rank.world.layout
-    layers = {
-        layer.name: _median([step.get(layer.name, 0.0) for step in times.layers])
-        for layer in rank.model.layers
-    }
-    names = sorted({name for step in times.phases for name in step})
-    phases = {name: _median([step.get(name, 0.0) for step in times.phases]) for name in names}
+    layers = {layer.name: times.mean_layer(layer.name) for layer in rank.model.layers}
+    phases = times.mean_phases()
+    names = sorted(phases)
     _share_update(layers, rank, phases.get(Phase.UPDATE, 0.0))
-    gathered = rank.world.control.allgather((layers, phases, _median(times.steps)))
+    gathered = rank.world.control.allgather((layers, phases, times.mean_step(), bytes_sent))
     model, shapes, manifest = rank.model, rank.shapes, rank.dataset.manifest
     return Measured(
         pool=layout.components[0].pool,
@@ -96,6 +100,7 @@ def _summarise(rank: Rank, times: StepTimes, link: LinkTime | None) -> Measured:
             for name in names
         },
         step_seconds=max(each[2] for each in gathered),
+        bytes_sent=float(np.mean([each[3] for each in gathered])),
         link=link,
     )
 
@@ -124,10 +129,6 @@ def _average(groups: Sequence[Measured]) -> Measured:
             "step_seconds": float(np.mean([group.step_seconds for group in groups])),
         }
     )
-
-
-def _median(values: Sequence[float]) -> float:
-    return float(statistics.median(values)) if values else 0.0
 
 
 if __name__ == "__main__":
