@@ -139,7 +139,7 @@ class TrainSpec(Value):
     tables: TableOptions = TableOptions()
     precision: Literal["float32", "float64", "bf16"] = "float32"
     wire: Literal["float32", "bfloat16", "float16"] = "float32"
-    reducer: Literal["auto", "horovod", "mpi"] = "auto"
+    reducer: Literal["auto", "horovod", "mpi", "torch"] = "auto"
     on_nan: Literal["stop", "skip"] = "stop"
     metrics_every: Positive = 50
     evaluate_every: Positive | None = None

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from heterps_hpc.cluster import Cluster
+from heterps_hpc.cluster import Cluster, DeviceKind
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
 from heterps_hpc.row_ranges import split_rows
@@ -70,7 +70,7 @@ class Component(Value):
     """A contiguous block of ranks on one pool = one part of a heterogeneous job."""
 
     pool: str
-    device: Literal["cpu", "cuda"]
+    device: DeviceKind
     partition: str | None
     first_rank: NotNegative
     num_ranks: Positive

@@ -120,9 +120,7 @@ def _threads(fact: Facts) -> Check:
 
 
 def _torch_text(fact: Facts) -> str:
-    cuda = fact.get("torch_cuda")
-    devices = f"CUDA {cuda}, {fact.get('num_gpus')} GPUs here" if cuda else "CPU build"
-    return f"torch {fact.get('torch')}, {devices}"
+    return f"torch {fact.get('torch')}, {fact.get('devices', 'no accelerator')} here"
 
 
 def _horovod(fact: Facts) -> Check:

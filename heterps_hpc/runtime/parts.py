@@ -12,7 +12,7 @@ from heterps_hpc.dataset import Dataset, Order, Reader, Want
 from heterps_hpc.model import LOSS, SCORE, Model
 from heterps_hpc.runtime.batches import want_of
 from heterps_hpc.runtime.dense import DenseRole
-from heterps_hpc.runtime.device import CPU, choose_device
+from heterps_hpc.runtime.device import CPU, Device, choose_device, explain_out_of_memory
 from heterps_hpc.runtime.exchange.channel import Channels
 from heterps_hpc.runtime.exchange.routes import RankRoutes, Shapes, routes_of
 from heterps_hpc.runtime.exchange.transport import Exchange
@@ -42,6 +42,7 @@ class Parts:
     shards: TableShards | None
     modules: StageModules | None
     watch: Stopwatch
+    device: Device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -66,7 +67,7 @@ class Parts:
         return SparseRole(
             self.shards,
             self.routes.matrices,
-            Channels(exchange, self.job.train, torch.device("cpu")),
+            Channels(exchange, self.job.train, self.device),
             ring=ring,
             dtype=self.dtype,
             watch=self.watch,
@@ -80,11 +81,12 @@ class Parts:
             self.modules,
             self.routes,
             self.shapes,
-            Channels(exchange, self.job.train, self.modules.device),
+            Channels(exchange, self.job.train, self.device),
             ring=ring,
             seed=self.job.train.seed,
             watch=self.watch,
             on_bad_loss=self._stop_at_bad_loss,
+            who=self.world.name(),
         )
 
     def _stop_at_bad_loss(self, step: int, loss_sum: float) -> None:
@@ -163,8 +165,9 @@ def make_parts(world: World, job: Job, model: Model, dataset: Dataset, watch: St
     shards = TableShards(entry, model, world.layout, job, dataset) if entry.sparse else None
     device, modules = device_of(world), None
     if entry.dense:
-        modules = StageModules(model, world.my_stage.layers, job, device)
-    return Parts(world, job, model, dataset, shapes, shards, modules, watch)
+        with explain_out_of_memory(world.name(), device):
+            modules = StageModules(model, world.my_stage.layers, job, device)
+    return Parts(world, job, model, dataset, shapes, shards, modules, watch, Device(device))
 
 
 def device_of(world: World) -> torch.device:

@@ -16,6 +16,7 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.device import describe
 from heterps_hpc.runtime.ending import end_world
 from heterps_hpc.runtime.health.preflight import preflight
 from heterps_hpc.runtime.health.watchdog import Watch
@@ -77,10 +78,11 @@ def _train(trainer: Trainer, run_dir: RunDir, stop: StopFlag) -> ExitCode:
     """Begin where an interrupted run was, or anew; watch and save while training."""
     comm = trainer.world.control
     log.info(
-        "%s of %d, layers %s, reducer %s",
+        "%s of %d, layers %s, device %s, reducer %s",
         trainer.world.name(),
         comm.size,
         ", ".join(trainer.world.my_stage.layers),
+        describe(trainer.parts.device.device),
         trainer.reducer.name,
     )
     with Watch(comm, trainer.world.layout, run_dir, trainer.job.watch, trainer.watch):

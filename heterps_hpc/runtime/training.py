@@ -90,7 +90,7 @@ class Trainer:
         self.sparse = self.parts.sparse_role(self.exchange, ring=staleness + 2)
         self.dense = self.parts.dense_role(self.exchange, ring=staleness + 1)
         stage_comm = self.world.stage if self.dense else MPI.COMM_SELF
-        self.reducer = make_reducer(stage_comm, job.train.reducer)
+        self.reducer = make_reducer(stage_comm, job.train.reducer, self.parts.device)
         self.votes = Votes(self.world.control, lag=staleness + 1)
         self.progress = Progress(self.parts, run_dir.metrics if run_dir else None)
         self.step = 0
@@ -116,6 +116,7 @@ class Trainer:
             decision = self.votes.outcome(self.step)
             if decision != GO_ON and self.saver is not None:
                 self._finish_update()
+                self._check_losses()
                 self.saver.save()
             if decision == STOP:
                 self.result.stopped = True
@@ -181,7 +182,8 @@ class Trainer:
             feed = self.dense.feed(batch, self._feed_reads)
         outcome = self.dense.train(step, feed, weight_sum, keep_scores=self.progress.keeps_scores)
         self.progress.note(outcome, feed, weight_sum)
-        return math.isfinite(outcome.loss_sum)
+        # where a bad loss stops the run, nobody need wait for it here: `check_losses` finds it
+        return self.job.train.on_nan == "stop" or math.isfinite(outcome)
 
     def _update(self, step: int) -> None:
         """Start to sum the dense gradients, and push rows meanwhile.
@@ -271,8 +273,13 @@ class Trainer:
                 self._readers.append(self._weight_reader)
                 self._feed_reads.add("weight")
 
+    def _check_losses(self) -> None:
+        if self.dense is not None:
+            self.dense.check_losses(wait=True)
+
     def _finish(self, first: int) -> None:
         self._finish_update()
+        self._check_losses()
         self.votes.finish()
         self.exchange.settle_all()
         self._close_readers()

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 NAME = "sim"
-NUM_DEVICES = 2
 
 
 @dataclass
 class Settings:
-    """How strict the device is."""
+    """How many devices, and how strict they are."""
 
+    devices: int = 2  # per node
     # "off": copies are done at once. "stream": as on a GPU, a copy marked non_blocking waits in its
     # stream until a later operator or wait of that stream comes to it. "sync": stricter than any
     # GPU, nothing is delivered before a wait, not even to the same stream.
@@ -39,6 +39,7 @@ class Settings:
 
 
 settings = Settings.parse(os.environ.get("HETERPS_SIM_DEVICE", ""))
+NUM_DEVICES = settings.devices
 # ops; h2d, d2h, d2d with _bytes and _async; sync (asked for) and implicit_sync (.item(), .cpu(),
 # blocking copies …); stream_waits; hazards; oom
 stats: Counter[str] = Counter()
