@@ -139,6 +139,7 @@ class DenseRole:
             elif micro_batch in in_flight:
                 found = in_flight.pop(micro_batch)
                 self._backward(step, micro_batch, feed.batch.num_rows, found, weight_sum)
+        self._exchange.flush()
         return result
 
     def check_losses(self, *, wait: bool) -> None:

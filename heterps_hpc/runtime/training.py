@@ -17,6 +17,7 @@ from heterps_hpc.dataset import Dataset, Reader
 from heterps_hpc.layout import Layout
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.device import explain_out_of_memory
 from heterps_hpc.runtime.evaluate import Evaluator
 from heterps_hpc.runtime.exchange.transport import Exchange
 from heterps_hpc.runtime.health.phase_timer import Stopwatch
@@ -215,7 +216,8 @@ class Trainer:
         if spec.clip_norm is not None:
             with self.watch.phase("clip"):
                 clip = self._clip_factor(modules.gradients, spec.clip_norm)
-        with self.watch.phase("update"):
+        device = self.parts.device.device
+        with self.watch.phase("update"), explain_out_of_memory(self.world.name(), device):
             modules.apply(spec.lr * factor(spec.schedule, step, self.steps.total), clip)
 
     def _clip_factor(self, gradients: torch.Tensor, clip_norm: float) -> float:

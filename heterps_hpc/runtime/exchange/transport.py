@@ -150,9 +150,18 @@ class Exchange:
         for peer, request in self._sends.pop((kind, batch), ()):
             self.wait_for(request, kind, peer)
 
+    def flush(self) -> None:
+        """Wait until every message has left a device and is on its way.
+
+        Before a rank enters anything that looks after no messages, such as a collective: its
+        peers may wait for them first.
+        """
+        if self._unsent:
+            self.wait_until(lambda: not self._unsent)
+
     def settle_all(self) -> None:
         """Wait until every send is done."""
-        self.wait_until(lambda: not self._unsent)
+        self.flush()
         for kind, batch in list(self._sends):
             self.settle(kind, batch)
 
