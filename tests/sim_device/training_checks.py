@@ -1,6 +1,6 @@
 """Training, saving, scoring and measuring on the simulated device, in one process of one rank.
 
-    python -m mpi4py -m tests.sim_device.training_checks DIRECTORY
+    python -m mpi4py -m tests.sim_device.training_checks DIRECTORY [CHECK …]
 
 Prints one JSON line: for each check its name and its error, or null.
 """
@@ -27,8 +27,8 @@ from heterps_hpc.runtime.measure.program import measure
 from heterps_hpc.runtime.predict import SCORES_FILE, predict
 from heterps_hpc.runtime.signals import StopFlag
 from heterps_hpc.runtime.state.begin import begin
-from heterps_hpc.runtime.state.saver import Saver
 from heterps_hpc.runtime.training import Trainer
+from tests.checkpoint.resume_ranks import StopBefore
 from tests.equivalence.cases import Case
 from tests.equivalence.click_log import write_click_logs
 from tests.faults.runs import Run, different_bits, different_numbers, learned, make_run
@@ -54,11 +54,13 @@ def make(path: Path, device: str, case: Case = CASE, **other: Any) -> Run:
     return run
 
 
-def train(run: Run) -> Trainer:
-    """Begin, or go on, and train to the end; saves there."""
+def train(run: Run, stop: int | None = None) -> Trainer:
+    """Begin, or continue, and train to the end or to a step, as a signal would stop it; saves."""
     trainer = Trainer(MPI.COMM_WORLD, run.job, run.layout, run.directory)
     begin(trainer, run.directory)
-    trainer.saver = Saver(trainer, run.directory, StopFlag())
+    saver = StopBefore(trainer, run.directory, StopFlag())
+    saver.stop_before = 1 << 60 if stop is None else stop
+    trainer.saver = saver
     trainer.run()
     trainer.close()
     return trainer
@@ -85,7 +87,7 @@ def check_a_resumed_run_may_change_its_device(out: Path) -> None:
     train(whole)
     for first, then in (("cpu", "sim"), ("sim", "cpu"), ("sim", "sim")):
         path = out / f"{first}-{then}"
-        train(make(path, first, case, steps=5))
+        assert train(make(path, first, case, steps=8), stop=5).step == 5
         again = make(path, then, case, steps=8)
         assert train(again).result.steps == 3
         found, expected = learned(_newest(again)), learned(_newest(whole))
@@ -161,7 +163,8 @@ def main(directory: Path) -> None:
     DATA = directory / "data"
     write_click_logs(DATA)
     found: dict[str, str | None] = {}
-    for name, check in CHECKS.items():
+    for name in sys.argv[2:] or CHECKS:
+        check = CHECKS[name]
         reset()
         try:
             check(Path(tempfile.mkdtemp(dir=directory)))
