@@ -79,6 +79,11 @@ types: setup ## mypy, strict
 test-equivalence: setup ## every layout against the oracle, the long form
 	$(call stage,equivalence,HETERPS_FULL=1 $(PYTEST) --timeout=3600 tests/equivalence)
 
+DEVICE ?= cuda
+.PHONY: test-gpu
+test-gpu: setup ## the suites of accelerators, on a real one: make test-gpu DEVICE=xpu
+	$(call stage,on $(DEVICE),HETERPS_TEST_DEVICE=$(DEVICE) $(PYTEST) -rs --timeout=3600 tests/equivalence/test_on_device.py)
+
 .PHONY: test-faults
 test-faults: setup ## killed ranks and torn files, 100 seeds
 	$(call stage,faults,HETERPS_FAULT_SEEDS=100 $(PYTEST) tests/faults)

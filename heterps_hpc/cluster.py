@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.validation import Value, nearest
@@ -26,11 +26,24 @@ class SlurmOptions(Value):
     options: tuple[str, ...] = ()  # further #SBATCH options, one each, e.g. "--exclusive"
 
 
+def _device_kind(name: str) -> str:
+    if name == "gpu" or not (name.isidentifier() and name.islower()):
+        raise ValueError(
+            f"{name!r} is no device: write `cpu`, or an accelerator as torch calls it, such as "
+            "`cuda` (AMD's too) or `xpu`"
+        )
+    return name
+
+
+# the host, or any accelerator that torch knows; whether a node has it, its ranks find out
+DeviceKind = Annotated[str, AfterValidator(_device_kind)]
+
+
 class Pool(Value):
     """Nodes of one kind and price: one Slurm partition, or (a part of) this machine."""
 
     name: str
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: DeviceKind = "cpu"  # or an accelerator as torch calls it: `cuda`, `xpu`
     kind: Literal["cpu", "accelerator"] | None = None  # for baselines' names; else by `device`
     partition: str | None = None
     price_per_hour: PositiveFloat
@@ -61,20 +74,20 @@ class Pool(Value):
                 f"pool {self.name!r}: cores_per_rank {self.cores_per_rank} exceeds "
                 f"cores_per_node {self.cores_per_node}; no rank would fit on a node"
             )
-        if self.device == "cuda" and self.gpus_per_node < 1:
-            raise ValueError(f"pool {self.name!r} has device cuda but gpus_per_node is 0")
+        if self.device != "cpu" and self.gpus_per_node < 1:
+            raise ValueError(f"pool {self.name!r} has device {self.device} but gpus_per_node is 0")
         return self
 
     @property
     def is_accelerator(self) -> bool:
         """Whether baselines count the pool among the accelerators."""
-        return self.device == "cuda" if self.kind is None else self.kind == "accelerator"
+        return self.device != "cpu" if self.kind is None else self.kind == "accelerator"
 
     @property
     def ranks_per_node(self) -> int:
-        """How many ranks share a node: one GPU each on CUDA, else by cores."""
+        """How many ranks share a node: one each on accelerators, else by cores."""
         by_cores = self.cores_per_node // self.cores_per_rank
-        return min(by_cores, self.gpus_per_node) if self.device == "cuda" else by_cores
+        return min(by_cores, self.gpus_per_node) if self.device != "cpu" else by_cores
 
     @property
     def rank_limit(self) -> int:

@@ -171,7 +171,7 @@ class TrainSpec(Value):
     tables: TableOptions = TableOptions()
     precision: Literal["float32", "float64", "bf16"] = "float32"
     wire: Literal["float32", "bfloat16", "float16"] = "float32"
-    reducer: Literal["auto", "horovod", "mpi"] = "auto"  # who sums dense gradients
+    reducer: Literal["auto", "horovod", "mpi", "torch"] = "auto"  # who sums dense gradients
     on_nan: Literal["stop", "skip"] = "stop"  # a batch whose loss is not a number
     metrics_every: Positive = 50  # steps between lines of metrics
     evaluate_every: Positive | None = None  # steps between evaluations on the test set

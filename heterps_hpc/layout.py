@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from heterps_hpc.cluster import DeviceKind
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout_checks import check_layout, check_tables
 from heterps_hpc.model import Model
@@ -68,7 +69,7 @@ class Component(Value):
     """A contiguous block of ranks on one pool = one part of a heterogeneous job."""
 
     pool: str
-    device: Literal["cpu", "cuda"]
+    device: DeviceKind
     partition: str | None
     first_rank: NotNegative
     num_ranks: Positive

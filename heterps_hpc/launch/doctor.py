@@ -179,9 +179,7 @@ def _threads(rank: Found) -> Check:
 
 
 def _torch_text(rank: Found) -> str:
-    cuda = rank.get("torch_cuda")
-    devices = f"CUDA {cuda}, {rank.get('num_gpus')} GPUs here" if cuda else "CPU build"
-    return f"torch {rank.get('torch')}, {devices}"
+    return f"torch {rank.get('torch')}, {rank.get('devices', 'no accelerator')} here"
 
 
 def _horovod(rank: Found) -> Check:

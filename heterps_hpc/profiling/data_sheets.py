@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import yaml
 from pydantic import Field
 
-from heterps_hpc.cluster import Link, Pool
+from heterps_hpc.cluster import DeviceKind, Link, Pool
 from heterps_hpc.errors import UserError
 from heterps_hpc.profile import LayerInfo, PoolTiming, Profile, Timing
 from heterps_hpc.validation import Value, nearest
@@ -31,7 +31,7 @@ class DataSheet(Value):
     """What a maker (or a price list) says about one rank of a node."""
 
     name: str
-    device: Literal["cpu", "cuda"]
+    device: DeviceKind
     flops_per_second: PositiveFloat
     bytes_per_second: PositiveFloat
     random_rows_per_second: PositiveFloat

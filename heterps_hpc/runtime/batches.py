@@ -19,6 +19,7 @@ from heterps_hpc.dataset.read.reader import RowsOf
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, LOSS, SCORE
 from heterps_hpc.row_ranges import Range
+from heterps_hpc.runtime.device import Device
 
 if TYPE_CHECKING:
     from heterps_hpc.runtime.dense import DenseRole
@@ -34,15 +35,16 @@ class Feed:
         ranges: list[Range],
         reads: set[str],
         dtype: torch.dtype,
-        device: torch.device,
+        device: Device,
     ) -> None:
         self.batch = batch
         counts = [last - first for first, last in ranges]
         bounds = np.concatenate([[0], np.cumsum(counts)])
         self._blocks = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         self._tensors = {
-            name: torch.from_numpy(_column(batch, name)).to(device, dtype) for name in reads
+            name: device.upload(torch.from_numpy(_column(batch, name)).to(dtype)) for name in reads
         }
+        self._sample_ids = device.upload(torch.from_numpy(batch.sample_ids))
 
     def rows(self, micro_batch: int) -> slice:
         """The micro-batch's rows within this replica's rows."""
@@ -55,7 +57,7 @@ class Feed:
 
     def sample_ids(self, micro_batch: int) -> torch.Tensor:
         """Which samples they are, for random choices that must not depend on ranks."""
-        return torch.from_numpy(self.batch.sample_ids[self._blocks[micro_batch]])
+        return self._sample_ids[self._blocks[micro_batch]]
 
 
 def selection_of(reads: set[str], *, label: bool, weight: bool) -> ColumnSelection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -16,6 +17,7 @@ from heterps_hpc.phases import Phase
 from heterps_hpc.row_ranges import Range
 from heterps_hpc.runtime.batches import Feed
 from heterps_hpc.runtime.clock import one_forward_one_backward
+from heterps_hpc.runtime.device import HostCopy, explain_out_of_memory
 from heterps_hpc.runtime.exchange.channel import Channels, Message, Receiver, Sender, join
 from heterps_hpc.runtime.exchange.routes import RankRoutes, Shapes, stage_inputs
 from heterps_hpc.runtime.exchange.transport import MessageKind
@@ -38,8 +40,16 @@ class InFlight:
 class BatchResult:
     """What one batch gave on this rank."""
 
-    loss_sum: float = 0.0  # weighted, over this rank's samples
-    scores: list[torch.Tensor] = field(default_factory=list)
+    # of each micro-batch; on a device's rank they may still be on their way
+    losses: list[HostCopy] = field(default_factory=list)  # weighted sums over this rank's samples
+    scores: list[HostCopy] = field(default_factory=list)
+
+    def __float__(self) -> float:
+        """The loss, summed over this rank's samples; waits for it."""
+        total = 0.0
+        for loss in self.losses:  # not `sum`, which rounds otherwise in newer Pythons
+            total += float(loss)
+        return total
 
 
 class DenseRole:
@@ -56,8 +66,12 @@ class DenseRole:
         seed: int,
         timer: PhaseTimer,
         on_bad_loss: Callable[[int, float], None],
+        who: str,
     ) -> None:
         self.modules = modules
+        self._device = channels.device
+        self._who = who  # in errors
+        self._unchecked: deque[tuple[int, HostCopy]] = deque()  # losses on their way, by step
         self._on_bad_loss = on_bad_loss  # may raise
         self._exchange = channels.exchange
         self._num_micro_batches = channels.num_micro_batches
@@ -67,16 +81,16 @@ class DenseRole:
         self._seed = seed
         self._timer = timer
         self._external, self._data_reads = stage_inputs(modules.layers)
-        kinds = MessageKind
+        kinds, check = MessageKind, self._check_arrived_losses
         self._rows = [channels.receiver(kinds.ROWS, route, ring) for route in routes.rows_in]
         self._row_gradients = [
-            channels.sender(kinds.ROW_GRADIENTS, route, _RING) for route in routes.rows_in
+            channels.sender(kinds.ROW_GRADIENTS, route, _RING, check) for route in routes.rows_in
         ]
         self._inputs = [
             channels.receiver(kinds.ACTIVATIONS, route, _RING) for route in routes.activations_in
         ]
         self._input_gradients = [
-            channels.sender(kinds.ACTIVATION_GRADIENTS, route, _RING)
+            channels.sender(kinds.ACTIVATION_GRADIENTS, route, _RING, check)
             for route in routes.activations_in
         ]
         self._outputs = [
@@ -102,7 +116,7 @@ class DenseRole:
     def feed(self, batch: Batch, reads: set[str]) -> Feed:
         """This replica's own data of a batch."""
         ranges = self._ranges(batch.num_rows)
-        return Feed(batch, ranges, reads, self.modules.dtype, self.modules.device)
+        return Feed(batch, ranges, reads, self.modules.dtype, self._device)
 
     def expect_rows(self, step: int, num_rows: int) -> None:
         """Post the receives of a batch's pooled rows."""
@@ -111,6 +125,11 @@ class DenseRole:
 
     def train(self, step: int, feed: Feed, weight_sum: float, *, keep_scores: bool) -> BatchResult:
         """Forward and backward of all micro-batches; gradients end in the flat buffer."""
+        self.check_losses(wait=False)
+        with explain_out_of_memory(self._who, self._device.device):
+            return self._train(step, feed, weight_sum, keep_scores)
+
+    def _train(self, step: int, feed: Feed, weight_sum: float, keep_scores: bool) -> BatchResult:
         self.modules.clear_gradients()
         self._begin(step, feed.batch.num_rows, gradients=True)
         result = BatchResult()
@@ -124,13 +143,28 @@ class DenseRole:
             elif micro_batch in in_flight:
                 found = in_flight.pop(micro_batch)
                 self._backward(step, micro_batch, feed.batch.num_rows, found, weight_sum)
+        self._exchange.flush()
         return result
+
+    def check_losses(self, *, wait: bool) -> None:
+        """Stop at a loss that is not a number: of those that are here, or wait for all.
+
+        On the host that happens in the forward pass. A device's losses come in on their own, each
+        before the gradients that it leads to, which are not sent until it was looked at.
+        """
+        while self._unchecked and (wait or self._unchecked[0][1].is_here()):
+            step, loss = self._unchecked.popleft()
+            if not math.isfinite(float(loss)):
+                self._on_bad_loss(step, float(loss))
+
+    def _check_arrived_losses(self) -> None:
+        self.check_losses(wait=False)
 
     def evaluate(self, step: int, feed: Feed) -> BatchResult:
         """Forward only."""
         self._begin(step, feed.batch.num_rows, gradients=False)
         result = BatchResult()
-        with torch.no_grad():
+        with torch.no_grad(), explain_out_of_memory(self._who, self._device.device):
             for micro_batch in range(self._num_micro_batches):
                 self._forward(step, micro_batch, feed, result, keep_scores=True)
         return result
@@ -166,13 +200,17 @@ class DenseRole:
             if "weight" in tensors:
                 loss = loss * tensors["weight"]
             loss = loss.sum()
-            result.loss_sum += float(loss.detach())
-            if not math.isfinite(result.loss_sum) and torch.is_grad_enabled():
-                # before its gradients reach ranks that could only say what they were sent
-                self._on_bad_loss(step, result.loss_sum)
+            self._add_loss(step, loss.detach(), result)
         if keep_scores and SCORE in tensors and SCORE not in leaves:
-            result.scores.append(tensors[SCORE].detach().float().cpu())
+            result.scores.append(self._device.to_host(tensors[SCORE].detach().float()))
         return InFlight(leaves, outputs, loss)
+
+    def _add_loss(self, step: int, loss: torch.Tensor, result: BatchResult) -> None:
+        on_its_way = self._device.to_host(loss)
+        result.losses.append(on_its_way)
+        if torch.is_grad_enabled():
+            self._unchecked.append((step, on_its_way))
+            self.check_losses(wait=False)
 
     def _backward(
         self, step: int, micro_batch: int, num_rows: int, batch: InFlight, weight_sum: float

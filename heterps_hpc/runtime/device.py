@@ -1,4 +1,4 @@
-"""Which accelerator a rank has: the only module that asks torch for devices.
+"""A rank's accelerator: the only module that asks torch for devices, streams and their memory.
 
 Any accelerator that torch knows will do (`cuda`, which ROCm is too, `xpu`, a plugin's): all
 questions go through `torch.accelerator` and the device's own module.
@@ -6,15 +6,19 @@ questions go through `torch.accelerator` and the device's own module.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from mpi4py import MPI
 
 from heterps_hpc.errors import UserError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 CPU = "cpu"
 
@@ -81,3 +85,145 @@ def _identity(kind: str, index: int) -> str:
     describe = getattr(module, "get_device_properties", None)
     uuid = getattr(describe(index), "uuid", None) if describe is not None else None
     return f"{kind}:{index}" if uuid is None else str(uuid)
+
+
+class Ready(Protocol):
+    """Something that will have happened: an event of a device."""
+
+    def query(self) -> bool:
+        """Whether it has."""
+
+    def synchronize(self) -> None:
+        """Let the host wait for it."""
+
+
+class HostCopy:
+    """A tensor on its way to the host; whoever needs its values waits for it then, not before."""
+
+    def __init__(self, tensor: torch.Tensor, ready: Ready | None = None) -> None:
+        self._tensor = tensor
+        self._ready = ready
+
+    def is_here(self) -> bool:
+        """Whether the values can be read without waiting."""
+        return self._ready is None or self._ready.query()
+
+    def tensor(self) -> torch.Tensor:
+        """The values, on the host."""
+        if self._ready is not None and not self._ready.query():
+            self._ready.synchronize()
+        self._ready = None
+        return self._tensor
+
+    def __float__(self) -> float:
+        return float(self.tensor())
+
+
+class Device:
+    """Copies between the host and a rank's device, alongside the stream that computes.
+
+    Uploads and downloads have a stream each: an upload must not queue behind a download that
+    waits for a computation. On the host nothing is copied, so the same code serves both.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.is_host = device.type == CPU
+        if not self.is_host:
+            self._uploads = torch.Stream(device=device)
+            self._downloads = torch.Stream(device=device)
+
+    def buffer(self, num_rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """Host memory for messages: zeros, pinned where a device copies from or to it."""
+        memory = torch.zeros(num_rows, width, dtype=dtype)
+        return memory if self.is_host else memory.pin_memory()
+
+    def upload(self, host: torch.Tensor) -> torch.Tensor:
+        """A host tensor on the device; the computation waits for it, the host does not.
+
+        From pageable memory, which a device cannot read by itself, it goes through a pinned copy.
+        """
+        if self.is_host:
+            return host
+        source = host if host.is_pinned() else host.pin_memory()
+        with self._uploads:
+            there = source.to(self.device, non_blocking=True)
+        computing = torch.accelerator.current_stream(self.device)
+        computing.wait_stream(self._uploads)
+        there.record_stream(computing)
+        return there
+
+    def uploaded(self) -> Ready | None:
+        """When all uploads until now are done, and their host memory is free again."""
+        return None if self.is_host else self._uploads.record_event()
+
+    def download(self, there: torch.Tensor, host: torch.Tensor) -> Ready | None:
+        """Copy to host memory; done when what is returned says so (at once, if nothing is)."""
+        if self.is_host:
+            host.copy_(there)
+            return None
+        self._downloads.wait_stream(torch.accelerator.current_stream(self.device))
+        with self._downloads:
+            host.copy_(there, non_blocking=True)
+        there.record_stream(self._downloads)
+        return self._downloads.record_event()
+
+    def to_host(self, there: torch.Tensor) -> HostCopy:
+        """Begin to bring a small tensor to the host."""
+        if self.is_host:
+            return HostCopy(there.clone())  # its memory may be used again before it is read
+        host = torch.empty(there.shape, dtype=there.dtype).pin_memory()
+        return HostCopy(host, self.download(there, host))
+
+
+def collective_backend(device: torch.device) -> str | None:
+    """The backend of torch.distributed that sums in a device's own memory, if torch has one."""
+    distributed = torch.distributed
+    if not distributed.is_available():
+        return None
+    has = {
+        CPU: distributed.is_gloo_available(),
+        "cuda": distributed.is_nccl_available(),
+        "xpu": distributed.is_xccl_available(),
+    }
+    return distributed.get_default_backend_for_device(device) if has.get(device.type) else None
+
+
+def has_fused(optimizer: str, device: torch.device) -> bool:
+    """Whether torch has a fused kernel of an optimizer for a device."""
+    return optimizer != "adagrad" or device.type in (CPU, "cuda")
+
+
+def accelerators() -> str:
+    """What torch sees on this machine, for people."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if found is None:
+        return "no accelerator"
+    return f"{torch.accelerator.device_count()} {found.type} devices"
+
+
+def describe(device: torch.device) -> str:
+    """A device's name for people."""
+    if device.type == CPU:
+        return CPU
+    properties = getattr(torch.get_device_module(device.type), "get_device_properties", None)
+    name = getattr(properties(device.index), "name", None) if properties is not None else None
+    return f"{device.type}:{device.index}" + (f" ({name})" if name else "")
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(who: str, device: torch.device) -> Iterator[None]:
+    """One line instead of an allocator's report: who, how much, what to change."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first = str(error).splitlines()[0]
+        used = total = 0
+        if device.type != CPU:
+            free, total = torch.accelerator.get_memory_info(device)
+            used = total - free
+        raise UserError(
+            f"{who}: {device} is out of memory with {used:,} of {total:,} bytes in use ({first}); "
+            "use more micro-batches (train.micro_batches), a smaller train.batch_size, or plan "
+            "with more ranks for this stage"
+        ) from None

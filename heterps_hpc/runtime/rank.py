@@ -7,7 +7,7 @@ resuming, warm starts and the summary. None of them needs to know that a trainin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.model import LOSS
 from heterps_hpc.models import build_model
 from heterps_hpc.runtime.dense import DenseRole
-from heterps_hpc.runtime.device import CPU, choose_device
+from heterps_hpc.runtime.device import CPU, Device, choose_device, explain_out_of_memory
 from heterps_hpc.runtime.exchange.channel import Channels
 from heterps_hpc.runtime.exchange.routes import routes_of
 from heterps_hpc.runtime.exchange.transport import Exchange
@@ -46,10 +46,15 @@ class LossRecord:
     """The losses so far, as far as this rank knows them."""
 
     reported: list[float] = field(default_factory=list)  # of every step; on the reporter only
-    sums: list[tuple[float, float]] = field(default_factory=list)  # since the last report, of each
-    # batch: this rank's sum of losses, and the weight of the whole batch
+    # since the last report, of each batch: this rank's sum of losses, which may still be on its
+    # way from a device, and the weight of the whole batch
+    sums: list[tuple[SupportsFloat, float]] = field(default_factory=list)
     samples: int = 0  # since the last report
     seconds: float = 0.0  # of training, since the last report
+
+    def known_sums(self) -> list[tuple[float, float]]:
+        """The sums as numbers; waits for those that are on their way."""
+        return [(float(loss), weight) for loss, weight in self.sums]
 
 
 class Rank:
@@ -84,8 +89,10 @@ class Rank:
         self.timer.tick()
         self.modules: StageModules | None = None
         device = device_of(self.world)
+        self.device = Device(device)
         if entry.dense:
-            self.modules = StageModules(self.model, self.world.my_stage.layers, job, device)
+            with explain_out_of_memory(self.world.name(), device):
+                self.modules = StageModules(self.model, self.world.my_stage.layers, job, device)
         self.step = 0  # steps done: the next batch to train on
         self.prefetched: dict[int, Prefetched] = {}  # batches pulled before their step, by step
         self.losses = LossRecord()
@@ -145,7 +152,7 @@ class Rank:
         return SparseRole(
             self.tables,
             self.routes.matrices,
-            Channels(exchange, train, torch.device(CPU)),
+            Channels(exchange, train, self.device),
             ring=ring,
             dtype=getattr(torch, train.dtype),
             timer=self.timer,
@@ -160,11 +167,12 @@ class Rank:
             self.modules,
             self.routes,
             self.shapes,
-            Channels(exchange, train, self.modules.device),
+            Channels(exchange, train, self.device),
             ring=ring,
             seed=train.seed,
             timer=self.timer,
             on_bad_loss=self._stop_at_bad_loss,
+            who=self.world.name(),
         )
 
     def dense_tensors(self) -> dict[str, NDArray[Any]]:
@@ -190,7 +198,7 @@ class Rank:
     def _loss_arrays(self) -> dict[str, NDArray[np.float64]]:
         found: dict[str, NDArray[np.float64]] = {}
         if self.writes(LOSS):
-            found["sums"] = np.array(self.losses.sums, np.float64).reshape(-1, 2)
+            found["sums"] = np.array(self.losses.known_sums(), np.float64).reshape(-1, 2)
         if self.is_reporter:
             found["losses"] = np.array(self.losses.reported, np.float64)
             found["clock"] = np.array([self.losses.samples, self.losses.seconds], np.float64)

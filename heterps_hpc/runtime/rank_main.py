@@ -11,6 +11,7 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.device import describe
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.health.preflight import check_world, preflight
 from heterps_hpc.runtime.health.watchdog import Watchdog
@@ -61,10 +62,11 @@ def _train(rank: Rank, run_dir: RunDir, stop: StopFlag) -> End:
     with rank.timer.phase(Phase.BUILD):
         training = Training(rank, run_dir, saver=Saver(rank, run_dir, stop))
     log.info(
-        "%s of %d, layers %s, reducer %s",
+        "%s of %d, layers %s, device %s, reducer %s",
         rank.world.name(),
         rank.world.control.size,
         ", ".join(rank.world.my_stage.layers),
+        describe(rank.device.device),
         training.reducer.name,
     )
     result = training.run()

@@ -51,9 +51,13 @@ class SparseRole:
         self._ring = ring
         self._timer = timer
         self._pulled: dict[int, Pulled] = {}
-        shapes = [(channels.batch_size, matrix.width) for matrix in matrices]
-        self._rows = [[torch.zeros(shape, dtype=dtype) for shape in shapes] for _ in range(ring)]
-        self._gradients = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+
+        def make() -> list[torch.Tensor]:
+            buffer, num_rows = channels.device.buffer, channels.batch_size
+            return [buffer(num_rows, matrix.width, dtype) for matrix in matrices]
+
+        self._rows = [make() for _ in range(ring)]
+        self._gradients = make()
         self._senders = [
             [channels.sender(MessageKind.ROWS, route, ring) for route in matrix.routes]
             for matrix in matrices

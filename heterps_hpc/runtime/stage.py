@@ -15,6 +15,7 @@ from torch import nn
 from heterps_hpc.config import DenseOptimizer, Job
 from heterps_hpc.model import Model
 from heterps_hpc.models.layers import make_module
+from heterps_hpc.runtime.device import has_fused
 from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.shapes import as_tuple
 
@@ -112,13 +113,14 @@ class StageModules:
 
 
 def make_optimizer(spec: DenseOptimizer, flat: nn.Parameter) -> torch.optim.Optimizer:
-    """The dense optimizer over one flat tensor; fused: one pass over memory per step."""
+    """The dense optimizer over one flat tensor; fused where torch can: one pass over memory."""
     lr, decay = spec.lr, spec.weight_decay
+    fused = has_fused(spec.optimizer, flat.device)
     if spec.optimizer == "sgd":
         return torch.optim.SGD(
-            [flat], lr=lr, momentum=spec.momentum, weight_decay=decay, fused=True
+            [flat], lr=lr, momentum=spec.momentum, weight_decay=decay, fused=fused
         )
     if spec.optimizer == "adagrad":
-        return torch.optim.Adagrad([flat], lr=lr, eps=spec.eps, weight_decay=decay, fused=True)
+        return torch.optim.Adagrad([flat], lr=lr, eps=spec.eps, weight_decay=decay, fused=fused)
     kind = torch.optim.AdamW if spec.optimizer == "adamw" else torch.optim.Adam
-    return kind([flat], lr=lr, eps=spec.eps, betas=spec.betas, weight_decay=decay, fused=True)
+    return kind([flat], lr=lr, eps=spec.eps, betas=spec.betas, weight_decay=decay, fused=fused)

@@ -15,13 +15,14 @@ from heterps_hpc.dataset import Dataset
 from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.batches import Readers, training_steps
+from heterps_hpc.runtime.device import explain_out_of_memory
 from heterps_hpc.runtime.evaluate import Evaluator
 from heterps_hpc.runtime.exchange.transport import Exchange
 from heterps_hpc.runtime.lr_schedule import factor
 from heterps_hpc.runtime.metrics.training_log import Progress
 from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.reducer import agree_on_reducer, make_reducer
+from heterps_hpc.runtime.reducer import Reducer, agree_on_reducer, make_reducer
 from heterps_hpc.runtime.state.saver import Saver
 from heterps_hpc.runtime.votes import CONTINUE, STOP, Votes
 
@@ -64,9 +65,7 @@ class Training:
         self.sparse = rank.sparse_role(self.exchange, ring=staleness + 2)
         self.dense = rank.dense_role(self.exchange, ring=staleness + 1)
         self.timer.tick()
-        reduces = self.world.layout.reduces(self.world.rank)
-        agreed = agree_on_reducer(self.world.control, self.job.train.reducer, reduces=reduces)
-        self.reducer = make_reducer(self.world.stage if reduces else MPI.COMM_SELF, agreed)
+        self.reducer = self._make_reducer()
         self.timer.tick()
         self.votes = Votes(self.world.control, lag=staleness + 1)
         self.progress = Progress(rank, run_dir.metrics if run_dir else None)
@@ -173,7 +172,8 @@ class Training:
             weight_sum = self._readers.weight_sum(feed.batch.num_rows)
         outcome = self.dense.train(step, feed, weight_sum, keep_scores=self.progress.keeps_scores)
         self.progress.note(outcome, feed, weight_sum)
-        return math.isfinite(outcome.loss_sum)
+        # where a bad loss stops the run, nobody need wait for it here: `check_losses` finds it
+        return self.job.train.on_nan == "stop" or math.isfinite(outcome)
 
     def _update(self, step: int) -> None:
         """Start to sum the dense gradients, and push rows meanwhile.
@@ -201,7 +201,8 @@ class Training:
         if spec.clip_norm is not None:
             with self.timer.phase(Phase.CLIP):
                 clip = self._clip_factor(modules.gradients, spec.clip_norm)
-        with self.timer.phase(Phase.UPDATE):
+        device = self.rank.device.device
+        with self.timer.phase(Phase.UPDATE), explain_out_of_memory(self.world.name(), device):
             modules.apply(spec.lr * factor(spec.schedule, step, self.steps.total), clip)
 
     def _clip_factor(self, gradients: torch.Tensor, clip_norm: float) -> float:
@@ -223,6 +224,7 @@ class Training:
         if self._saver is None:
             return
         self._finish_update()
+        self._check_losses()
         self.progress.pause_clock()
         if self.sparse is not None:
             self.rank.prefetched = self.sparse.prefetched()
@@ -243,8 +245,18 @@ class Training:
         step = self.rank.step
         self.progress.report(step, self.steps.position(max(step - 1, 0)).epoch)
 
+    def _make_reducer(self) -> Reducer:
+        reduces, device = self.world.layout.reduces(self.world.rank), self.rank.device
+        agreed = agree_on_reducer(self.world.control, self.job.train.reducer, reduces=reduces)
+        return make_reducer(self.world.stage if reduces else MPI.COMM_SELF, agreed, device)
+
+    def _check_losses(self) -> None:
+        if self.dense is not None:
+            self.dense.check_losses(wait=True)
+
     def _finish(self) -> None:
         self._finish_update()
+        self._check_losses()
         self.votes.finish()
         self.exchange.settle_all()
         if self.dense is not None and not self.result.stopped:  # else the resumed run reports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise as neighbours
@@ -18,9 +19,18 @@ from heterps_hpc.sharding import bind_plan
 HERE = Path(__file__).resolve().parent
 OWN = HERE.parents[1] / "examples" / "own_model"
 POOLS = ("cpu", "gpu")
+DEVICE = os.environ.get("HETERPS_TEST_DEVICE", "cpu")  # of all pools
 CLUSTER = Cluster(
     pools=tuple(
-        Pool(name=pool, price_per_hour=1.0, max_ranks=8, cores_per_node=8) for pool in POOLS
+        Pool(
+            name=pool,
+            device=DEVICE,
+            price_per_hour=1.0,
+            max_ranks=8,
+            cores_per_node=8,
+            gpus_per_node=8,
+        )
+        for pool in POOLS
     )
 )
 NUM_PARTITIONS = 6
@@ -131,6 +141,10 @@ SKIPPING: dict[str, dict[str, Any]] = {
     }
 }
 VARIANTS |= SKIPPING
+
+# the plain optimizers, summed by torch.distributed; a few cases beyond the product
+SUMMED: dict[str, dict[str, Any]] = {"torch": {**VARIANTS["plain"], "reducer": "torch"}}
+VARIANTS |= SUMMED
 
 
 def _cut(model: Model, *places: int) -> list[tuple[str, ...]]:

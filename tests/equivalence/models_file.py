@@ -28,7 +28,7 @@ class Mixed(nn.Module):
 
     def forward(self, deep: Tensor, sequence: Tensor, length: Tensor, dense: Tensor) -> Tensor:
         vectors = sequence.reshape(len(sequence), 3, 4)
-        here = torch.arange(3)[None, :] < length[:, None]
+        here = torch.arange(3, device=length.device)[None, :] < length[:, None]
         logits = (vectors @ self.query).masked_fill(~here, -1e9)
         pooled = (torch.softmax(logits, dim=1)[:, :, None] * vectors).sum(dim=1)
         return self.drop(self.fc(self.norm(torch.cat([deep, pooled, dense], dim=1))))

@@ -12,7 +12,7 @@ from itertools import combinations, product
 from typing import Any
 from zlib import crc32
 
-from tests.equivalence.cases import EXAMPLES, LAYOUTS, MODELS, SKIPPING, VARIANTS, Case
+from tests.equivalence.cases import EXAMPLES, LAYOUTS, MODELS, SKIPPING, SUMMED, VARIANTS, Case
 
 AXES: dict[str, list[Any]] = {
     "model": [name for name in MODELS if name not in EXAMPLES],
@@ -20,7 +20,7 @@ AXES: dict[str, list[Any]] = {
     "micro_batches": [1, 4],
     "staleness": [0, 1, 2],
     "precision": ["float64", "float32"],
-    "variant": [name for name in VARIANTS if name not in SKIPPING],
+    "variant": [name for name in VARIANTS if name not in SKIPPING | SUMMED],
 }
 assert [*AXES, "wire"] == [field.name for field in fields(Case)]
 
@@ -52,6 +52,14 @@ def skipping() -> list[Case]:
     return [
         Case(model, layout, 1 + 3 * (number % 2), number % 3, "float64", "nan")
         for number, (model, layout) in enumerate(zip(["ctrdnn", "late"] * 3, layouts, strict=False))
+    ]
+
+
+def summed() -> list[Case]:
+    """Stages of two and of three replicas whose gradients torch.distributed sums."""
+    return [
+        Case("ctrdnn", "3", 1, 1, "float64", "torch"),
+        Case("mixed", "cpu2-gpu1-cpu2", 4, 1, "float64", "torch"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Sums of dense gradients: by Horovod or MPI the same numbers, and the same bits on every rank."""
+"""Sums of dense gradients: however summed the same numbers, and the same bits on every rank."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import pytest
 
 from tests.mpi.conftest import OnRanks
 
+Name = Literal["horovod", "mpi", "torch"]
+NAMES = {"horovod": "horovod", "mpi": "mpi", "torch": "torch (gloo)"}
 SIZES = [pytest.param(n, marks=pytest.mark.mpi(min_size=n)) for n in (1, 2, 3, 4)]
 
 
-def reduce_on(comm: Any, choice: Literal["horovod", "mpi"], length: int) -> tuple[str, Any]:
+def reduce_on(comm: Any, choice: Name, length: int) -> tuple[str, Any]:
     """Three sums of a buffer, as three batches would; the name of the reducer and the last sum."""
     import torch
 
+    from heterps_hpc.runtime.device import Device
     from heterps_hpc.runtime.reducer import make_reducer
 
-    reducer = make_reducer(comm, choice)
+    reducer = make_reducer(comm, choice, Device(torch.device("cpu")))
     flat = torch.zeros(length, dtype=torch.float64)
     for batch in range(3):
         flat.copy_(torch.from_numpy(gradients(comm.rank, batch, length)))
@@ -33,15 +36,15 @@ def gradients(rank: int, batch: int, length: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("choice", ["horovod", "mpi"])
+@pytest.mark.parametrize("choice", NAMES)
 @pytest.mark.parametrize("length", [1, 10_007])
 def test_the_sum_is_the_sum_on_every_rank(
-    size: int, choice: Literal["horovod", "mpi"], length: int, on_ranks: OnRanks
+    size: int, choice: Name, length: int, on_ranks: OnRanks
 ) -> None:
     found = on_ranks(size, lambda comm: reduce_on(comm, choice, length))
     expected = sum(gradients(rank, 2, length) for rank in range(size))
     for name, values in found:
-        assert name == ("none" if size == 1 else choice)
+        assert name == ("none" if size == 1 else NAMES[choice])
         assert np.allclose(values, expected, rtol=1e-12, atol=1e-14)
         assert np.array_equal(values, found[0][1])
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from heterps_hpc.config import TrainSpec
+from heterps_hpc.runtime.device import Device
 from heterps_hpc.runtime.exchange.channel import POOLED, Channels, Receiver, Sender, join, make_wire
 from heterps_hpc.runtime.exchange.routes import (
     ColumnSlice,
@@ -20,7 +21,7 @@ from heterps_hpc.runtime.exchange.routes import (
 from heterps_hpc.runtime.exchange.transport import MessageKind
 
 HOLDER = End(0, has_whole_batch=True)
-CPU = torch.device("cpu")
+CPU = Device(torch.device("cpu"))
 
 
 class Loopback:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from mpi4py import MPI
 
+from heterps_hpc.cluster import Pool
 from heterps_hpc.errors import UserError
 from heterps_hpc.runtime import device
 from heterps_hpc.runtime.device import Visible, choose_device, device_problem, own_index
@@ -35,3 +39,25 @@ def test_a_rank_refuses_what_the_preflight_refuses(monkeypatch: pytest.MonkeyPat
 def test_an_unknown_kind_has_no_devices() -> None:
     assert device.visible_devices("cpu") == ()
     assert device.visible_devices("abacus") == ()
+
+
+@pytest.mark.parametrize("name", ["gpu", "CUDA", "cuda:0", ""])
+def test_a_pool_names_its_device_as_torch_does(name: str) -> None:
+    pool = {"name": "p", "price_per_hour": 1, "max_ranks": 1, "gpus_per_node": 1}
+    xpus = Pool.parse({**pool, "device": "xpu"}, "cluster")
+    assert xpus.ranks_per_node == 1
+    assert xpus.is_accelerator
+    with pytest.raises(UserError, match="is no device: write `cpu`"):
+        Pool.parse({**pool, "device": name}, "cluster")
+    with pytest.raises(UserError, match="has device xpu but gpus_per_node is 0"):
+        Pool.parse({**pool, "device": "xpu", "gpus_per_node": 0}, "cluster")
+
+
+def test_torch_is_asked_for_devices_in_one_module() -> None:
+    package = Path(device.__file__).parents[1]
+    asking = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"torch\.(cuda|xpu|accelerator)\b", path.read_text())
+    }
+    assert asking == {"runtime/device.py"}

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from heterps_hpc.errors import UserError
+from heterps_hpc.runtime import reducer
 from heterps_hpc.runtime.reducer import agree_on_reducer
 
 WITHOUT = "No module named 'horovod'"
@@ -43,9 +45,37 @@ def test_a_rank_that_sums_nothing_needs_no_horovod(monkeypatch: pytest.MonkeyPat
 
 
 def test_horovod_that_is_asked_for_is_missing_on_a_rank_by_number() -> None:
-    with pytest.raises(UserError, match=r"on rank 1, 3 \(No module.*choose 'mpi'"):
+    with pytest.raises(UserError, match=r"on rank 1, 3 \(No module.*choose 'mpi' or 'torch'"):
         agree_on_reducer(world(WITHOUT, None, WITHOUT), "horovod", reduces=True)
 
 
 def test_mpi_asks_for_nothing() -> None:
     assert agree_on_reducer(world(None), "mpi", reduces=True) == "mpi"
+
+
+def test_torch_is_for_all_ranks_or_the_odd_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert agree_on_reducer(world(None), "torch", reduces=True) == "torch"
+    with pytest.raises(UserError, match=r"on rank 2 \(it is built without gloo\).*choose 'mpi'"):
+        agree_on_reducer(world(None, "it is built without gloo"), "torch", reduces=True)
+    monkeypatch.setattr(torch.distributed, "is_gloo_available", lambda: False)
+    with pytest.raises(UserError, match="on rank 0 "):
+        agree_on_reducer(world(None), "torch", reduces=True)
+    assert agree_on_reducer(world(None), "torch", reduces=False) == "torch"
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [("sim", "torch (sim)"), (None, "torch (gloo) through the host")],
+)
+def test_all_ranks_of_a_stage_sum_on_the_device_or_none(
+    other: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that summed on its device would be waited for by others that sum on the host."""
+    fake: Any = SimpleNamespace(device=torch.device("meta"), is_host=False)
+    monkeypatch.setattr(reducer, "collective_backend", lambda device: "sim")
+    monkeypatch.setattr(
+        reducer, "TorchReducer", lambda comm, backend: SimpleNamespace(name=f"torch ({backend})")
+    )
+    comm: Any = SimpleNamespace(size=2, allgather=lambda mine: [mine, other])
+    found = reducer.make_reducer(comm, "torch", fake)
+    assert found.name == name

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from heterps_hpc.model import LOSS
 from heterps_hpc.runtime.dense import BatchResult
+from heterps_hpc.runtime.device import HostCopy
 from heterps_hpc.runtime.metrics.training_log import Progress
 from heterps_hpc.runtime.rank import LossRecord
 
@@ -33,7 +35,7 @@ def rank_at(step: int, losses: LossRecord | None = None) -> Any:
 def train(progress: Progress, rank: Any, last: int, every: int) -> None:
     feed: Any = SimpleNamespace(batch=SimpleNamespace(num_rows=10))
     while rank.step < last:
-        progress.note(BatchResult(loss_sum=float(rank.step)), feed, 1.0)
+        progress.note(BatchResult([HostCopy(torch.tensor(float(rank.step)))]), feed, 1.0)
         rank.step += 1
         if rank.step % every == 0:
             progress.report(rank.step, 0)

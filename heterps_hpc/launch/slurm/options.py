@@ -86,7 +86,7 @@ def gres_of(pool: Pool, component: Component) -> list[str]:
     if gres is not None:
         entries = [_counted(entry, component.ranks_per_node) for entry in gres.split(",")]
         return [f"--gres={','.join(entries)}"]
-    if component.device == "cuda":
+    if component.device != "cpu":
         return [f"--gpus-per-node={component.ranks_per_node}"]
     return []
 

@@ -8,13 +8,14 @@ Where a tensor's own memory already is the message, it is sent or received witho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from heterps_hpc.config import TrainSpec
 from heterps_hpc.row_ranges import Range
+from heterps_hpc.runtime.device import CPU, Device, Ready
 from heterps_hpc.runtime.exchange.routes import ColumnSlice, End, Route, message_rows
 from heterps_hpc.runtime.exchange.transport import Arrival, Exchange, LocalArrival, MessageKind
 
@@ -44,17 +45,26 @@ def make_wire(train: TrainSpec) -> Wire:
 class Channels:
     """Makes the ends of a rank's channels; knows what all of them have in common."""
 
-    def __init__(self, exchange: Exchange, train: TrainSpec, device: torch.device) -> None:
+    def __init__(self, exchange: Exchange, train: TrainSpec, device: Device) -> None:
         self.exchange = exchange
         self.wire = make_wire(train)
         self.batch_size = train.batch_size
         self.num_micro_batches = train.micro_batches
         self.device = device
 
-    def sender(self, kind: MessageKind, route: Route, num_batches: int) -> Sender:
-        """This rank's end of a channel that it sends on."""
+    def sender(
+        self,
+        kind: MessageKind,
+        route: Route,
+        num_batches: int,
+        check: Callable[[], None] | None = None,
+    ) -> Sender:
+        """This rank's end of a channel that it sends on.
+
+        `check` may raise just before a message from a device leaves.
+        """
         here, there = (route.source, route.target) if kind.is_forward else _reverse(route)
-        return Sender(self, kind, here, there, route, num_batches)
+        return Sender(self, kind, here, there, route, num_batches, check)
 
     def receiver(
         self,
@@ -113,9 +123,8 @@ class _Channel:
         return self._known_rows[num_rows]
 
     def _make_ring(self) -> None:
-        pin = self._device.type != "cpu"
         self._ring = [
-            torch.empty(self._max_rows, self._width, dtype=self.dtype, pin_memory=pin)
+            self._device.buffer(self._max_rows, self._width, self.dtype)
             for _ in range(self._num_batches)
         ]
 
@@ -130,8 +139,40 @@ class _Channel:
         return blocks
 
 
+class _Checked:
+    """A message that is looked at once it is on the host, before it leaves."""
+
+    def __init__(self, ready: Ready, check: Callable[[], None]) -> None:
+        self._ready = ready
+        self._check = check
+
+    def query(self) -> bool:
+        """Whether it may leave."""
+        if not self._ready.query():
+            return False
+        self._check()
+        return True
+
+    def synchronize(self) -> None:
+        """Wait until it is on the host."""
+        self._ready.synchronize()
+
+
 class Sender(_Channel):
     """The sending end. Buffers of a batch are used again `num_batches` later."""
+
+    def __init__(
+        self,
+        common: Channels,
+        kind: MessageKind,
+        here: End,
+        there: End,
+        route: Route,
+        num_batches: int,
+        check: Callable[[], None] | None,
+    ) -> None:
+        super().__init__(common, kind, here, there, route, num_batches)
+        self._check = check
 
     def send(
         self, batch: int, num_rows: int, micro_batch: int, tensors: Mapping[str, torch.Tensor]
@@ -140,13 +181,13 @@ class Sender(_Channel):
         first, last = self.rows(num_rows)[micro_batch]
         if first == last:
             return
-        message = self._by_reference(tensors, first, last)
+        message, ready = self._by_reference(tensors, first, last), None
         if message is None:
             if not self._ring:
                 self._make_ring()
             message = self._blocks(batch, num_rows)[micro_batch]
-            self._pack(tensors, first, last, message)
-        self._exchange.send(self.kind, self.peer, batch, message)
+            ready = self._pack(tensors, first, last, message)
+        self._exchange.send(self.kind, self.peer, batch, message, ready)
 
     def _by_reference(
         self, tensors: Mapping[str, torch.Tensor], first: int, last: int
@@ -154,7 +195,7 @@ class Sender(_Channel):
         """A tensor's own memory, if it already is the message."""
         only = self.slices[0]
         tensor = tensors[only.tensor]
-        if len(self.slices) > 1 or tensor.dtype != self.dtype or tensor.device.type != "cpu":
+        if len(self.slices) > 1 or tensor.dtype != self.dtype or tensor.device.type != CPU:
             return None
         # True while float16, the one type that needs a scale, is a type of messages only: the
         # tensors of a stage are float32 or float64, so equal types mean an unscaled wire.
@@ -168,12 +209,19 @@ class Sender(_Channel):
 
     def _pack(
         self, tensors: Mapping[str, torch.Tensor], first: int, last: int, message: torch.Tensor
-    ) -> None:
+    ) -> Ready | None:
+        """Copy columns into a message; where they are on a device, they are joined there first."""
+        on_host = tensors[self.slices[0].tensor].device.type == CPU
+        packed = message if on_host else torch.empty_like(message, device=self._device.device)
         for each in self.slices:
             column = each.tensor_column
             source = tensors[each.tensor][first:last, column : column + each.width]
-            target = message[:, each.message_column : each.message_column + each.width]
+            target = packed[:, each.message_column : each.message_column + each.width]
             target.copy_(source if self.scale == 1.0 else source * self.scale)
+        if on_host:
+            return None
+        ready = self._device.download(packed, message)
+        return ready if ready is None or self._check is None else _Checked(ready, self._check)
 
 
 @dataclass(frozen=True)
@@ -244,12 +292,16 @@ class Receiver(_Channel):
         self._landing = landing
         self._in_place = landing is not None and landing.dtype == self.dtype
         self._posted: dict[tuple[int, int], tuple[torch.Tensor, Arrival | LocalArrival]] = {}
+        self._uploaded: list[Ready | None] = [None] * num_batches  # so the ring can be used again
         if not self._in_place:
             self._make_ring()
 
     def post(self, batch: int, num_rows: int) -> None:
         """Expect all messages of a batch; empty ones are never sent."""
         rows = self.rows(num_rows)
+        uploaded = self._uploaded[batch % self._num_batches]
+        if uploaded is not None:
+            self._exchange.wait_until(uploaded.query)
         if self._in_place:
             assert self._landing is not None
             blocks = [self._landing[first:last] for first, last in rows]
@@ -265,9 +317,8 @@ class Receiver(_Channel):
         if (batch, micro_batch) not in self._posted:
             return None
         _, arrival = self._posted.pop((batch, micro_batch))
-        data = arrival.wait()
-        if self._device.type != "cpu":
-            data = data.to(self._device, non_blocking=True)
+        data = self._device.upload(arrival.wait())
+        self._uploaded[batch % self._num_batches] = self._device.uploaded()
         return Message(data, self.slices, self.rows(num_rows)[micro_batch], self.scale)
 
     def land(self, batch: int, num_rows: int) -> None:

@@ -59,7 +59,7 @@ def check_world(
             "mpi4py before other MPI libraries, or use an MPI built with threads"
         )
     info = _rank_info(comm.rank, layout, component)
-    if reducer != "mpi" and layout.reduces(comm.rank):
+    if reducer in ("auto", "horovod") and layout.reduces(comm.rank):
         info = replace(info, versions={**info.versions, "Horovod": _installed("horovod")})
     _gather(comm, layout, info)
     return info

@@ -33,13 +33,14 @@ def mpi_info() -> Info:
 
 
 def torch_info() -> Info:
-    """torch, and whether it sees GPUs."""
+    """torch, and the accelerators that it sees."""
     import torch
+
+    from heterps_hpc.runtime.device import accelerators
 
     return {
         "torch": torch.__version__,
-        "torch_cuda": torch.version.cuda,
-        "num_gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "devices": accelerators(),
     }
 
 

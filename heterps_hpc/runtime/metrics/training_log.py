@@ -16,6 +16,7 @@ from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.model import LOSS, SCORE
 from heterps_hpc.runtime.batches import Feed
 from heterps_hpc.runtime.dense import BatchResult
+from heterps_hpc.runtime.device import HostCopy
 from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy
 from heterps_hpc.runtime.rank import Rank
 
@@ -28,7 +29,7 @@ class Scored:
     """Scores with their labels and weights, as one rank collects them."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[Floats, Floats, Floats, NDArray[np.int64]]] = []
+        self._blocks: list[tuple[list[HostCopy], Floats, Floats, NDArray[np.int64]]] = []
 
     def add(self, outcome: BatchResult, feed: Feed) -> None:
         """Keep the scores of one batch."""
@@ -36,11 +37,10 @@ class Scored:
             return
         batch = feed.batch
         assert batch.labels is not None
-        scores = np.concatenate([block.numpy() for block in outcome.scores])
-        weight = np.ones(len(scores)) if batch.weight is None else batch.weight
+        weight = np.ones(len(batch.sample_ids)) if batch.weight is None else batch.weight
         self._blocks.append(
             (
-                scores.astype(np.float64),
+                outcome.scores,  # perhaps still on a device: nobody waits for them here
                 batch.labels[:, 0].astype(np.float64),
                 weight.astype(np.float64),
                 batch.sample_ids,
@@ -51,7 +51,9 @@ class Scored:
         """Scores, labels, weights and sample ids of all that was kept."""
         if not self._blocks:
             return [np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64)]
-        return [np.concatenate(column) for column in zip(*self._blocks, strict=True)]
+        scores, *others = zip(*self._blocks, strict=True)
+        values = [copy.tensor().numpy().astype(np.float64) for block in scores for copy in block]
+        return [np.concatenate(column) for column in (values, *others)]
 
     def clear(self) -> None:
         """Forget."""
@@ -104,13 +106,14 @@ class Progress:
         """Keep what one batch gave."""
         self._rank.losses.samples += feed.batch.num_rows
         if self._writes_loss:
-            self._rank.losses.sums.append((outcome.loss_sum, weight_sum))
+            self._rank.losses.sums.append((outcome, weight_sum))
         self._scored.add(outcome, feed)
 
     def report(self, step: int, epoch: int) -> None:
         """Gather, write one line, start again. Called by all dense ranks at the same step."""
         losses = self._rank.losses
-        gathered = self._comm.gather((losses.sums, self._scored.columns()), root=self._root)
+        sums = losses.known_sums()
+        gathered = self._comm.gather((sums, self._scored.columns()), root=self._root)
         self.pause_clock()
         samples, seconds = losses.samples, losses.seconds
         losses.sums, losses.samples, losses.seconds = [], 0, 0.0

@@ -1,0 +1,68 @@
+"""Every layout learns the same with its dense stages on an accelerator, to the last digits.
+
+By default on the simulated one, a case for each layout; with HETERPS_FULL=1 all cases of the
+short form. HETERPS_TEST_DEVICE=cuda (make test-gpu) runs them on a real one, if torch sees it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heterps_hpc.runtime.device import visible_devices
+from tests.equivalence.cases import LAYOUTS, Case
+from tests.equivalence.compare import differences, load, same_bits
+from tests.equivalence.oracle import Learned
+from tests.equivalence.suite import pairwise, rounded, skipping, summed
+from tests.equivalence.worlds import Worlds
+from tests.sim_device import environment
+
+FULL = os.environ.get("HETERPS_FULL") == "1"
+DEVICE = os.environ.get("HETERPS_TEST_DEVICE", "sim")
+MAX_RANKS = 5
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if FULL else 1200)]
+
+
+def cases() -> list[Case]:
+    """One per layout, each with another model, staleness and optimizer; then the odd ones."""
+    every = [case for case in pairwise() + rounded(False) if case.precision != "bf16"]
+    if FULL:
+        return every + skipping() + summed()
+    chosen = {}
+    for case in reversed(pairwise()):
+        if case.micro_batches == 4 or case.layout not in chosen:
+            chosen[case.layout] = case
+    assert list(chosen.keys() ^ LAYOUTS.keys()) == []
+    scaled = [case for case in every if case.wire == "float16" and case.layout == "3+2"][:1]
+    return [*chosen.values(), *scaled, *summed(), skipping()[1], skipping()[3]]
+
+
+NUM_DEVICES = MAX_RANKS if DEVICE == "sim" else len(visible_devices(DEVICE))
+
+
+@pytest.fixture(scope="session")
+def device_worlds(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """The runs of all cases, on the device; one device per rank."""
+    settings = {"HETERPS_TEST_DEVICE": DEVICE}
+    if DEVICE == "sim":
+        settings |= environment(devices=NUM_DEVICES)
+    return Worlds(cases(), data, tmp_path_factory.mktemp("on_device"), settings)
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_every_layout_learns_the_same_on_a_device(
+    case: Case, device_worlds: Worlds, oracle: Callable[[Case], Learned]
+) -> None:
+    """Losses, dense tensors and table rows, against one process of plain torch on the host."""
+    if device_worlds.sizes[case.name] > NUM_DEVICES:
+        pytest.skip(f"{case.layout} has a device per rank, torch sees {NUM_DEVICES} of {DEVICE}")
+    files = device_worlds.results(case)
+    assert files, f"{case.name} left no result"
+    first, *again = [load(file) for file in files]
+    assert differences(first, oracle(case), case.precision) == []
+    for other in again:
+        assert same_bits(first, other) == []

@@ -1,0 +1,236 @@
+"""Tensors of the device, and how operators run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from tests.sim_device.memory import block_of, is_pinned, mark_pinned, poison
+from tests.sim_device.state import NAME, device_index, settings, stats, thread
+from tests.sim_device.streams import Copy, blocking_read, current_stream
+
+aten = torch.ops.aten
+_EMPTY = {
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.new_empty_strided,
+}
+_INDEX = {aten.index, aten.index_put, aten.index_put_, aten._unsafe_index, aten._index_put_impl_}
+
+
+class SimTensor(torch.Tensor):
+    """A tensor whose data is a private host tensor, which only operators see."""
+
+    private: torch.Tensor
+    index: int
+
+    @staticmethod
+    def __new__(cls, private: torch.Tensor, index: int) -> SimTensor:
+        """A tensor over private memory."""
+        tensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            private.size(),
+            strides=private.stride(),
+            dtype=private.dtype,
+            storage_offset=private.storage_offset(),
+            device=torch.device(NAME, index),
+        )
+        tensor._take(private, index, block_of(private, index))
+        return tensor
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Every operator on it."""
+        return run_operator(function, args, kwargs or {})
+
+    def _take(self, private: torch.Tensor, index: int, block: Any) -> None:
+        self._private, self._index, self._block = private, index, block
+
+    def assign(self, other: SimTensor) -> None:
+        """Take over the memory and the shape of another: `tensor.data = other`."""
+        torch.Tensor.data.__set__(self, other)
+        self._take(other._private, other._index, other._block)
+
+    data = property(torch.Tensor.data.__get__, assign)
+
+    def numpy(self, *_: object, **__: object) -> Any:
+        """As on a GPU."""
+        raise TypeError(f"can't convert {self.device} tensor to numpy: use Tensor.cpu() first")
+
+    __array__ = numpy
+
+    def tolist(self) -> Any:
+        """Waits, as it must."""
+        return self.detach().cpu().tolist()
+
+    def record_stream(self, stream: Any) -> None:
+        """Nothing: memory is not used again while Python holds it."""
+
+    def __repr__(self, **_: object) -> str:
+        """For debugging: waits for nothing, counts nothing."""
+        return f"{self._private!r} on {self.device}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = self.detach().clone().requires_grad_(self.requires_grad)
+        own = ("_private", "_index", "_block")
+        copied.__dict__.update({k: v for k, v in self.__dict__.items() if k not in own})
+        copied.grad = None if self.grad is None else self.grad.clone()
+        return memo.setdefault(id(self), copied)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        parts = (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad)
+        return torch._utils._rebuild_device_tensor_from_cpu_tensor, parts
+
+
+def copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """A copy from, to or between devices: at once, or queued."""
+    to, to_index = _parts(target)
+    origin, from_index = _parts(source)
+    kind = "h2d" if from_index is None else "d2h" if to_index is None else "d2d"
+    index = to_index if from_index is None else from_index
+    host = origin if from_index is None else to
+    may_be_late = non_blocking and (not settings.pinned_only or is_pinned(host))
+    asynchronous = kind == "d2d" or may_be_late
+    stats[kind] += 1
+    stats[f"{kind}_bytes"] += to.numel() * to.element_size()
+    stats[f"{kind}_async"] += asynchronous
+    if kind != "d2d" and may_be_late and settings.late != "off":
+        current_stream(index).put(Copy(to, origin, kind == "h2d"))
+        return target
+    if not asynchronous:
+        assert index is not None
+        blocking_read(index)
+    elif settings.late == "stream":
+        for each in {from_index, to_index} - {None}:
+            current_stream(each).run()
+    to.copy_(origin)
+    return target
+
+
+def run_operator(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Run an operator that has a tensor of the device, or the device, among its arguments."""
+    if torch.is_inference_mode_enabled():
+        done = function.decompose(*args, **kwargs)
+        if done is not NotImplemented:
+            return done
+    with torch.no_grad():
+        try:
+            return _Call(function, args, kwargs).run()
+        except Exception as error:
+            if thread.in_backward:
+                thread.error = error  # gets lost on its way through C++: see `_backward`
+            raise
+
+
+class _Call:
+    """One call of an operator, with its arguments unwrapped."""
+
+    def __init__(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.on_device: list[SimTensor] = []
+        self.on_host: list[torch.Tensor] = []
+        self.owners: dict[int, SimTensor] = {}  # of private tensors
+        self.raw_args = _map(self._unwrap, args)
+        self.raw_kwargs = {n: _map(self._unwrap, v) for n, v in kwargs.items() if n != "pin_memory"}
+        self.index = self.on_device[0]._index if self.on_device else None  # of the result
+        device = self.raw_kwargs.get("device")
+        if device is not None:
+            self.raw_kwargs["device"] = "cpu"
+            self.index = device_index(device) if device.type == NAME else None
+
+    def run(self) -> Any:
+        function = self.function
+        if function is aten.copy_.default and self.args[0].device != self.args[1].device:
+            return copy(*self.args, **self.kwargs)
+        if function is aten._to_copy.default and self.index != self.on_device[0]._index:
+            return self._to_other_device()
+        self._refuse_mixed_devices()
+        at = self.on_device[0]._index if self.on_device else self.index
+        assert at is not None
+        stats["ops"] += 1
+        if settings.late == "stream":
+            current_stream(at).run()
+        if self._host_must_know():
+            blocking_read(at)
+        result = function(*self.raw_args, **self.raw_kwargs)
+        if function.overloadpacket in _EMPTY:
+            poison(result)
+        if function._schema.is_mutable:
+            self._follow_resized()
+        return result if self.index is None else _map(self._wrap, result)
+
+    def _unwrap(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, SimTensor):
+            self.on_device.append(tensor)
+            return self.owners.setdefault(id(tensor._private), tensor)._private
+        self.on_host.append(tensor)
+        return tensor.detach()
+
+    def _wrap(self, raw: torch.Tensor) -> SimTensor:
+        assert self.index is not None
+        return self.owners[id(raw)] if id(raw) in self.owners else SimTensor(raw, self.index)
+
+    def _to_other_device(self) -> torch.Tensor:
+        options = self.raw_kwargs
+        source = self.raw_args[0]
+        memory = poison(
+            torch.empty_like(
+                source, dtype=options.get("dtype"), memory_format=options.get("memory_format")
+            )
+        )
+        late = bool(options.get("non_blocking"))
+        if self.index is not None:
+            return copy(SimTensor(memory, self.index), self.on_device[0], late)
+        return copy(mark_pinned(memory) if late else memory, self.on_device[0], late)
+
+    def _refuse_mixed_devices(self) -> None:
+        """Numbers of the host may be read, as on a GPU; its tensors and what is written may not."""
+        devices = {str(tensor.device) for tensor in self.on_device}
+        written = None
+        if self.function._schema.is_mutable:
+            written = self.kwargs.get("out", self.args[0] if self.args else None)
+        indexing = self.function.overloadpacket in _INDEX
+        if any(t is written or (t.dim() and not indexing) for t in self.on_host):
+            devices.add("cpu")
+        if len(devices) > 1:
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{' and '.join(sorted(devices))}! (in {self.function})"
+            )
+
+    def _host_must_know(self) -> bool:
+        """Whether the result's shape or value is needed on the host, as of nonzero or item."""
+        packet, tags = self.function.overloadpacket, self.function.tags
+        if packet in _INDEX:
+            masks = [t for t in self.args[1] if t is not None]
+            if any(mask.dtype in (torch.bool, torch.uint8) for mask in masks):
+                return True
+        elif torch.Tag.dynamic_output_shape in tags:
+            return True
+        return torch.Tag.data_dependent_output in tags or any(t.dim() for t in self.on_host)
+
+    def _follow_resized(self) -> None:
+        for tensor in self.on_device:
+            raw = tensor._private
+            if (raw.size(), raw.stride()) != (tensor.size(), tensor.stride()):
+                tensor.assign(SimTensor(raw, tensor._index))
+
+
+def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+    if isinstance(tensor, SimTensor):
+        return tensor._private, tensor._index
+    return tensor.detach(), None
+
+
+def _map(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map(function, each) for each in value)
+    return function(value) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,190 @@
+"""Training, saving, scoring and measuring on the simulated device, in one process of one rank.
+
+    python -m mpi4py -m tests.sim_device.training_checks DIRECTORY [CHECK …]
+
+Prints one JSON line: for each check its name and its error, or null.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from heterps_hpc.checkpoint import newest
+from heterps_hpc.dataset import Dataset
+from heterps_hpc.errors import UserError
+from heterps_hpc.layout import Layout
+from heterps_hpc.runtime.measure.program import measure
+from heterps_hpc.runtime.predict import SCORES_FILE, predict
+from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.rank_program import Start
+from heterps_hpc.runtime.state.begin import begin
+from heterps_hpc.runtime.training import Result, Training
+from heterps_hpc.runtime.votes import StopFlag
+from tests.checkpoint.resume_ranks import StopBefore
+from tests.equivalence.cases import Case
+from tests.equivalence.click_log import write_click_logs
+from tests.faults.runs import Run, different_bits, different_numbers, learned, make_run
+from tests.sim_device.backend import reset
+from tests.sim_device.state import settings, stats
+
+CASE = Case("ctrdnn", "1", 4, 1, "float64", "adam")
+DATA = Path()
+
+
+def on_device(layout: Layout, device: str) -> Layout:
+    """The same layout with all its components on that device."""
+    components = [part.model_copy(update={"device": device}) for part in layout.components]
+    return layout.model_copy(update={"components": tuple(components)})
+
+
+def make(path: Path, device: str, case: Case = CASE, **other: Any) -> Run:
+    """A run directory whose layout is on a device."""
+    other.setdefault("every_steps", None)
+    run = make_run(path, DATA, case, **other)
+    run.layout = on_device(run.layout, device)
+    run.layout.save(run.directory.layout)
+    return run
+
+
+def start(run: Run) -> Start:
+    """What a rank program starts with."""
+    return Start(MPI.COMM_WORLD, run.directory, run.job, run.layout, component=None)
+
+
+def train(run: Run, stop: int | None = None) -> Result:
+    """Begin, or continue, and train to the end or to a step, as a signal would stop it; saves."""
+    rank = Rank(MPI.COMM_WORLD, run.job, run.layout, Dataset.open(run.job.data.train))
+    begin(rank, run.directory)
+    saver = StopBefore(rank, run.directory, StopFlag())
+    saver.stop_before = 1 << 60 if stop is None else stop
+    training = Training(rank, run.directory, saver=saver)
+    result = training.run()
+    training.close()
+    rank.close()
+    return result
+
+
+def check_a_step_waits_for_the_device_at_most_once(out: Path) -> None:
+    """Rows up, gradients down, loss and scores: all of it without stopping the host."""
+    waits = []
+    for steps in (6, 14):
+        quiet = {"metrics_every": 10**6, "evaluate_at_end": False}
+        run = make(out / str(steps), "sim", steps=steps, train=quiet, checkpoint={"at_end": False})
+        reset()
+        train(run)
+        assert stats["h2d_async"] > steps * 4  # it did move rows, in every micro-batch
+        assert stats["d2h_async"] > steps * 4
+        waits.append(stats["sync"] + stats["implicit_sync"])
+    assert (waits[1] - waits[0]) / 8 <= 1, f"{waits[1] - waits[0]} waits in 8 steps"
+
+
+def check_a_resumed_run_may_change_its_device(out: Path) -> None:
+    """Host to device and back, and on the device bit for bit.
+
+    It stops between two reports: losses that are on their way then are part of the checkpoint.
+    """
+    case, seldom = Case("ctrdnn", "1", 4, 1, "float64", "clip"), {"metrics_every": 3}
+    whole = make(out / "whole", "sim", case, steps=8, train=seldom)
+    train(whole)
+    for first, then in (("cpu", "sim"), ("sim", "cpu"), ("sim", "sim")):
+        path = out / f"{first}-{then}"
+        stopped = make(path, first, case, steps=8, train=seldom)
+        assert train(stopped, stop=5).steps == 5
+        again = make(path, then, case, steps=8, train=seldom)
+        assert train(again).steps == 3
+        found, expected = learned(_newest(again)), learned(_newest(whole))
+        if first == then:
+            assert different_bits(found, expected) == []
+        else:
+            assert different_numbers(found, expected, 1e-10) == []
+
+
+def check_out_of_memory_is_one_line(out: Path) -> None:
+    run = make(out, "sim", steps=4)
+    settings.limit = 5000  # its parameters fit, a batch does not
+    line = r"^rank 0 sparse\+dense stage 0 on \S+: sim:0 is out of memory with [\d,]+ of 5,000 "
+    with pytest.raises(UserError, match=line) as raised:
+        train(run)
+    assert "train.micro_batches" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def check_a_bad_loss_stops_the_run(out: Path) -> None:
+    """The loss is on the host before the gradients are, and is looked at before they are sent."""
+    case = Case("ctrdnn", "1", 2, 1, "float64", "nan")
+    run = make(out, "sim", case, steps=8, train={"on_nan": "stop"})
+    with pytest.raises(RuntimeError, match=r"the loss of step \d is nan on rank 0"):
+        train(run)
+    assert newest(run.directory.checkpoints) is None
+
+
+def check_scores_equal_the_hosts(out: Path) -> None:
+    run = make(out / "run", "sim", Case("ctrdnn", "1", 4, 1, "float64", "plain"), steps=4)
+    train(run)
+    scores = []
+    for device in ("cpu", "sim"):
+        case = Case("ctrdnn", "1", 4, 1, "float64", "evaluate")
+        scoring = make(out / device, device, case, train={"init_from": str(_newest(run).path)})
+        predict(start(scoring))
+        with h5py.File(scoring.directory.path / SCORES_FILE) as file:
+            scores.append(file["score"][()])
+    assert len(scores[0]) > 100
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-6)
+
+
+def check_a_device_is_measured(out: Path) -> None:
+    run = make(out, "sim", steps=6, measure={"warmup": 2, "batches": 4})
+    measure(start(run))
+    found = json.loads((out / "measured.json").read_text())
+    assert found["step_seconds"] > 0
+    assert all(seconds > 0 for name, seconds in found["layer_seconds"].items() if "fc" in name)
+
+
+def check_a_node_without_the_device_is_named(out: Path) -> None:
+    run = make(out, "xpu", steps=2)
+    with pytest.raises(UserError, match=r"would take xpu device 0 of .* but sees 0; ask for more"):
+        train(run)
+
+
+CHECKS = {
+    name.removeprefix("check_"): check
+    for name, check in list(globals().items())
+    if name.startswith("check_")
+}
+
+
+def _newest(run: Run) -> Any:
+    found = newest(run.directory.checkpoints)
+    assert found is not None
+    return found
+
+
+def main(directory: Path) -> None:
+    """Run them all."""
+    global DATA
+    DATA = directory / "data"
+    write_click_logs(DATA)
+    found: dict[str, str | None] = {}
+    for name in sys.argv[2:] or CHECKS:
+        check = CHECKS[name]
+        reset()
+        try:
+            check(Path(tempfile.mkdtemp(dir=directory)))
+            found[name] = None
+        except BaseException:
+            found[name] = traceback.format_exc()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
