@@ -7,7 +7,7 @@ import io
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -162,6 +162,21 @@ def predict(
     from heterps_hpc.commands.predict import predict as score
 
     _exit(score(run_dir, data, out, step, on))
+
+
+@app.command()
+def export(
+    run_dir: RunDirectory,
+    out: Annotated[Path, typer.Argument(help="A new directory.", show_default=False)],
+    dense_format: Annotated[
+        Literal["onnx", "torch"], typer.Option("--format", help="Of the dense layers.")
+    ] = "onnx",
+    step: Annotated[int | None, typer.Option(help="A checkpoint's step [the newest].")] = None,
+) -> None:
+    """Write a trained model as files that score rows elsewhere, without this package."""
+    from heterps_hpc.commands.export import export as write
+
+    typer.echo(write(run_dir, out, dense_format, step))
 
 
 @app.command(context_settings=_PASS_ON)

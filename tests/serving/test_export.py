@@ -90,3 +90,15 @@ def test_an_existing_directory_is_refused(data: Path, tmp_path: Path) -> None:
     chosen: Format = "torch"
     with pytest.raises(UserError, match="exists already"):
         export_model(predictor, tmp_path, chosen, {})
+
+
+def test_the_command_writes_an_export_and_names_it(data: Path, tmp_path: Path) -> None:
+    run = train(raw_job(data), tmp_path / "run").run
+    words = ["export", str(run), str(tmp_path / "out"), "--format", "torch"]
+    program = [sys.executable, "-m", "heterps_hpc.cli", *words]
+    found = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+    assert "dense layers in dense.pt2" in found.stdout
+    again = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
