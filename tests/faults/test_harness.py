@@ -31,7 +31,7 @@ from tests.equivalence.click_log import write_click_log
 from tests.faults.conftest import CASE, NUM_SEEDS
 from tests.faults.runs import FAULTY_PROGRAM, Learned, different_bits, learned, make_run
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MARK = "HETERPS_HARNESS"
 STEPS = 12

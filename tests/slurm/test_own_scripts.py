@@ -10,9 +10,10 @@ from heterps_hpc import events
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.status import Phase, read_status
-from heterps_hpc.layout import Layout, Stage, bind_plan
+from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.sharding import bind_plan
 from tests.launch.values import ROOT
 from tests.slurm.client import SlurmClient
 from tests.slurm.launching import CLUSTER
