@@ -1,4 +1,5 @@
-"""The walk of one batch through the code, as the architecture page has it, stays short and true."""
+"""The walks of one batch and one plan through the code, as the architecture page has them, stay
+short and true."""
 
 from __future__ import annotations
 
@@ -6,8 +7,14 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-MAX_FILES_OF_A_BATCH = 12
+# title of the section, its first file, and how many files it may pass through
+WALKS = [
+    ("One batch", "heterps_hpc/runtime/training.py", 12),
+    ("One plan", "heterps_hpc/cli.py", 15),
+]
 
 
 def section(title: str) -> str:
@@ -15,8 +22,8 @@ def section(title: str) -> str:
     return text.split(f"\n## {title}", 1)[1].split("\n## ", 1)[0]
 
 
-def files_of_a_batch() -> set[str]:
-    return set(re.findall(r"`(heterps_hpc/[\w/]+\.py)`", section("One batch")))
+def files_of(title: str) -> set[str]:
+    return set(re.findall(r"`(heterps_hpc/[\w/]+\.py)`", section(title)))
 
 
 def imported(file: str) -> set[str]:
@@ -28,15 +35,17 @@ def imported(file: str) -> set[str]:
     return found
 
 
-def test_a_batch_passes_through_few_files() -> None:
-    files = files_of_a_batch()
-    assert "heterps_hpc/runtime/training.py" in files
-    assert len(files) <= MAX_FILES_OF_A_BATCH, sorted(files)
+@pytest.mark.parametrize(("title", "first", "max_files"), WALKS)
+def test_a_walk_passes_through_few_files(title: str, first: str, max_files: int) -> None:
+    files = files_of(title)
+    assert first in files
+    assert len(files) <= max_files, sorted(files)
 
 
-def test_the_files_of_a_batch_hang_together() -> None:
-    """Every one is reached from the loop by imports; packages count for their modules."""
-    reached, todo = set[str](), ["heterps_hpc/runtime/training.py"]
+@pytest.mark.parametrize(("title", "first", "max_files"), WALKS)
+def test_the_files_of_a_walk_hang_together(title: str, first: str, max_files: int) -> None:
+    """Every one is reached from the first by imports; packages count for their modules."""
+    reached, todo = set[str](), [first]
     while todo:
         file = todo.pop()
         if file in reached:
@@ -47,4 +56,4 @@ def test_the_files_of_a_batch_hang_together() -> None:
             path = str(package.relative_to(ROOT)) if package.exists() else name
             if (ROOT / path).exists():
                 todo.append(path)
-    assert files_of_a_batch() <= reached
+    assert files_of(title) <= reached
