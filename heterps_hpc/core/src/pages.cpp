@@ -76,10 +76,6 @@ void GrowableMemory::move_to(MemoryRange larger) {
         }
         unmap_memory({reserved_.base + committed_, reserved_.bytes - committed_});
     } else if (committed_ > 0) {
-        if (mprotect(larger.base, committed_, PROT_READ | PROT_WRITE) != 0) {
-            unmap_memory(larger);
-            throw std::bad_alloc();
-        }
         std::memcpy(larger.base, reserved_.base, committed_);
         unmap_memory(reserved_);
     }
@@ -89,17 +85,21 @@ void GrowableMemory::move_to(MemoryRange larger) {
 void GrowableMemory::grow(size_t bytes) {
     if (bytes <= committed_) return;
     bytes = round_up(bytes, bytes < kHugePage ? kPage : kHugePage);
-    if (bytes > reserved_.bytes) {
-        const size_t room = round_up(std::max(bytes, 2 * committed_), kHugePage);
-        const MemoryRange larger = {map_aligned(room, PROT_NONE), room};
-        if (bytes >= kHugePage) madvise(larger.base, larger.bytes, MADV_HUGEPAGE);
+    const bool huge = bytes >= kHugePage;
+    if (bytes > reserved_.bytes || (huge && committed_ < kHugePage)) {
+        const size_t grown = round_up(std::max(bytes, 2 * committed_), kHugePage);
+        const size_t capacity = std::max(grown, reserved_.bytes);
+        const MemoryRange larger = {map_aligned(capacity, PROT_NONE), capacity};
+        if (huge) madvise(larger.base, larger.bytes, MADV_HUGEPAGE);
+        // writable before anything moves: a failure must leave what there is where it is
+        if (mprotect(larger.base, bytes, PROT_READ | PROT_WRITE) != 0) {
+            unmap_memory(larger);
+            throw std::bad_alloc();
+        }
         move_to(larger);
-    } else if (bytes >= kHugePage && committed_ < kHugePage) {
-        const MemoryRange larger = {map_aligned(reserved_.bytes, PROT_NONE), reserved_.bytes};
-        madvise(larger.base, larger.bytes, MADV_HUGEPAGE);
-        move_to(larger);
+    } else if (mprotect(reserved_.base, bytes, PROT_READ | PROT_WRITE) != 0) {
+        throw std::bad_alloc();
     }
-    if (mprotect(reserved_.base, bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
     committed_ = bytes;
 }
 
