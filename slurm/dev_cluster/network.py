@@ -48,8 +48,9 @@ class Network:
             self._run(shape_command(outside, node.limits.link_mbit))
 
     def disconnect(self, node: str) -> None:
+        """Take the link away; the kernel may do so at the same time, with the node's last process."""
         if self.outside(node) in self._interfaces():
-            self._ip("link", "del", self.outside(node))
+            self._ip("link", "del", self.outside(node), missing_is_fine=True)
 
     def remove(self) -> None:
         """Everything of this cluster that is there."""
