@@ -48,7 +48,7 @@ class Network:
             self._run(shape_command(outside, node.limits.link_mbit))
 
     def disconnect(self, node: str) -> None:
-        """Take the link away; the kernel may do so at the same time, with the node's last process."""
+        """Take the link away, if the kernel has not: it goes with the node's last process."""
         if self.outside(node) in self._interfaces():
             self._ip("link", "del", self.outside(node), missing_is_fine=True)
 
