@@ -23,7 +23,7 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 
 
-class Phase(StrEnum):
+class RunPhase(StrEnum):
     """Where a run is between its first file and its last."""
 
     PREPARING = "measuring or planning"
@@ -38,7 +38,7 @@ class Phase(StrEnum):
 class RunState:
     """The one answer to: does it run, and if not, how did it end?"""
 
-    phase: Phase
+    phase: RunPhase
     code: ExitCode | None = None  # of an ended run
     since: float | None = None  # when the newest start was made
 
@@ -69,23 +69,23 @@ def derive_state(
     since = None if newest is None else newest.time
     end = start.newest_start.last(Ended)
     if run.has_ranks():
-        return RunState(Phase.RUNNING, since=since)
+        return RunState(RunPhase.RUNNING, since=since)
     if components and not all(part.ended for part in components):
         waits = any(part.waiting for part in components)
-        return RunState(Phase.QUEUED if waits else Phase.RUNNING, since=since)
+        return RunState(RunPhase.QUEUED if waits else RunPhase.RUNNING, since=since)
     if end is not None and not end.again:
-        return RunState(Phase.ENDED, events.exit_code(end), since)
+        return RunState(RunPhase.ENDED, events.exit_code(end), since)
     if newest is None and not components:
         if _heart_beats(run):
-            return RunState(Phase.RUNNING)
+            return RunState(RunPhase.RUNNING)
         if run.holder() is not None:
-            return RunState(Phase.PREPARING)
-        return RunState(Phase.PLANNED if run.layout.exists() else Phase.PREPARED)
+            return RunState(RunPhase.PREPARING)
+        return RunState(RunPhase.PLANNED if run.layout.exists() else RunPhase.PREPARED)
     if not components and (run.holder() is not None or _heart_beats(run)):
-        return RunState(Phase.RUNNING, since=since)
+        return RunState(RunPhase.RUNNING, since=since)
     # whoever started the ranks could not record their end: they did, or nobody is left
     num_ranks = Layout.load(run.layout).num_ranks if run.layout.exists() else 0
-    return RunState(Phase.ENDED, outcome(start, num_ranks, status=1), since)
+    return RunState(RunPhase.ENDED, outcome(start, num_ranks, status=1), since)
 
 
 def read_status(run_dir: Path | str) -> Status:
@@ -109,7 +109,7 @@ def read_status(run_dir: Path | str) -> Status:
         components=components,
         metrics=last_metrics(run.metrics),
         checkpoints=checkpoints,
-        ranks=tuple(describe_all(run)) if found.phase == Phase.RUNNING else (),
+        ranks=tuple(describe_all(run)) if found.phase == RunPhase.RUNNING else (),
         reason=None if found.code is None else explain(run, found.code),
     )
 
@@ -155,9 +155,9 @@ def _heart_beats(run: RunDir) -> bool:
 def _summary(run: RunDir, found: RunState, checkpoints: tuple[int, ...]) -> str:
     if found.code is not None:
         return _ending(found.code, checkpoints)
-    if found.phase == Phase.RUNNING and found.since is not None:
+    if found.phase == RunPhase.RUNNING and found.since is not None:
         return f"running for {time.time() - found.since:.0f} s"
-    if found.phase == Phase.PLANNED:
+    if found.phase == RunPhase.PLANNED:
         return f"{found.phase}, {Layout.load(run.layout).num_ranks} ranks"
     return str(found.phase)
 

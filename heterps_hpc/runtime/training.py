@@ -19,7 +19,7 @@ from heterps_hpc.runtime.device import explain_out_of_memory
 from heterps_hpc.runtime.evaluate import Evaluator
 from heterps_hpc.runtime.exchange.transport import Exchange
 from heterps_hpc.runtime.lr_schedule import factor
-from heterps_hpc.runtime.metrics.training_log import Progress
+from heterps_hpc.runtime.metrics.training_log import TrainingLog
 from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.reducer import Reducer, agree_on_reducer, make_reducer
@@ -68,7 +68,7 @@ class Training:
         self.reducer = self._make_reducer()
         self.timer.tick()
         self.votes = Votes(self.world.control, lag=staleness + 1)
-        self.progress = Progress(rank, run_dir.metrics if run_dir else None)
+        self.progress = TrainingLog(rank, run_dir.metrics if run_dir else None)
         self.result = Result()
         self._saver = saver
         self._saves_at_end = saver is not None and self.job.checkpoint.at_end

@@ -9,7 +9,7 @@ import pytest
 from heterps_hpc import events
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.status import Phase, read_status
+from heterps_hpc.launch.status import RunPhase, read_status
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
@@ -79,7 +79,7 @@ def test_two_partitions_with_a_requeue(slurm: SlurmClient, tmp_path: Path) -> No
     job = submit(slurm, "hetjob.sbatch", run)
     saved = lambda: bool(run.saved_steps())  # noqa: E731
     slurm.wait_for("a checkpoint", saved, 120)
-    assert read_status(run.path).state.phase == Phase.RUNNING
+    assert read_status(run.path).state.phase == RunPhase.RUNNING
     slurm.run("scancel", "--signal=USR1", str(job))
 
     def waits() -> bool:

@@ -12,15 +12,15 @@ from heterps_hpc.config import TrainSpec
 from heterps_hpc.runtime.device import Device
 from heterps_hpc.runtime.exchange.channel import POOLED, Channels, Receiver, Sender, join, make_wire
 from heterps_hpc.runtime.exchange.routes import (
+    ChannelEnd,
     ColumnSlice,
-    End,
     Route,
     join_neighbours,
     message_rows,
 )
 from heterps_hpc.runtime.exchange.transport import MessageKind
 
-HOLDER = End(0, has_whole_batch=True)
+HOLDER = ChannelEnd(0, has_whole_batch=True)
 CPU = Device(torch.device("cpu"))
 
 
@@ -56,8 +56,8 @@ def channels(exchange: Loopback, **train: Any) -> Channels:
     return Channels(exchange, spec, CPU)  # type: ignore[arg-type]
 
 
-def rows_route(*slices: ColumnSlice, target: End | None = None) -> Route:
-    target = target or End(1, num_replicas=2, replica=1)
+def rows_route(*slices: ColumnSlice, target: ChannelEnd | None = None) -> Route:
+    target = target or ChannelEnd(1, num_replicas=2, replica=1)
     return Route(HOLDER, target, slices, sum(each.width for each in slices))
 
 
@@ -71,13 +71,16 @@ TWO = (ColumnSlice("a", 2, 0, 3), ColumnSlice("b", 0, 3, 2))
 
 
 def test_rows_of_two_replicas_and_of_tables() -> None:
-    half = [End(rank, 2, rank) for rank in range(2)]
+    half = [ChannelEnd(rank, 2, rank) for rank in range(2)]
     assert message_rows(HOLDER, half[1], 12, 2) == [(3, 6), (9, 12)]  # within the batch
     assert message_rows(half[1], HOLDER, 12, 2) == [(0, 3), (0, 3)]  # within the micro-batch
-    third = End(5, num_replicas=3, replica=1)
+    third = ChannelEnd(5, num_replicas=3, replica=1)
     assert message_rows(half[0], third, 12, 2) == [(2, 3), (2, 3)]
     assert message_rows(third, half[0], 12, 2) == [(0, 1), (0, 1)]
-    assert message_rows(half[0], End(6, 3, 2), 12, 2) == [(4, 4), (4, 4)]  # nothing in common
+    assert message_rows(half[0], ChannelEnd(6, 3, 2), 12, 2) == [
+        (4, 4),
+        (4, 4),
+    ]  # nothing in common
 
 
 def test_neighbouring_slices_are_one() -> None:
@@ -151,7 +154,7 @@ def test_partial_sums_are_added() -> None:
 
 
 def test_ranks_that_share_no_row_exchange_no_message() -> None:
-    route = Route(End(0, 2, 0), End(1, 3, 2), (ColumnSlice("a", 0, 0, 2),), 2)
+    route = Route(ChannelEnd(0, 2, 0), ChannelEnd(1, 3, 2), (ColumnSlice("a", 0, 0, 2),), 2)
     exchange = Loopback()
     sender, receiver = ends(MessageKind.ACTIVATIONS, route, exchange)
     receiver.post(0, 12)

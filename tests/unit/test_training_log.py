@@ -12,7 +12,7 @@ import torch
 from heterps_hpc.model import LOSS
 from heterps_hpc.runtime.dense import BatchResult
 from heterps_hpc.runtime.device import HostCopy
-from heterps_hpc.runtime.metrics.training_log import Progress
+from heterps_hpc.runtime.metrics.training_log import TrainingLog
 from heterps_hpc.runtime.rank import LossRecord
 
 
@@ -32,7 +32,7 @@ def rank_at(step: int, losses: LossRecord | None = None) -> Any:
     )
 
 
-def train(progress: Progress, rank: Any, last: int, every: int) -> None:
+def train(progress: TrainingLog, rank: Any, last: int, every: int) -> None:
     feed: Any = SimpleNamespace(batch=SimpleNamespace(num_rows=10))
     while rank.step < last:
         progress.note(BatchResult([HostCopy(torch.tensor(float(rank.step)))]), feed, 1.0)
@@ -50,21 +50,21 @@ def lines(path: Path) -> list[tuple[str, int]]:
 def test_steps_that_are_done_again_are_written_once(tmp_path: Path, resumed_at: int) -> None:
     path = tmp_path / "metrics.jsonl"
     killed = rank_at(0)
-    train(Progress(killed, path), killed, 7, every=1)
+    train(TrainingLog(killed, path), killed, 7, every=1)
     with path.open("a") as file:
         file.write('{"kind": "train", "st')  # it was killed in the middle of a line
     again = rank_at(resumed_at)
-    train(Progress(again, path), again, 8, every=1)
+    train(TrainingLog(again, path), again, 8, every=1)
     assert lines(path) == [("train", step) for step in range(1, 9)]
 
 
 def test_the_evaluation_of_a_finished_run_is_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for _ in range(3):
-        progress = Progress(rank_at(12), path)
+        progress = TrainingLog(rank_at(12), path)
         progress.write({"kind": "evaluation", "step": 12, "auc": 0.7})
     assert lines(path) == [("evaluation", 12)]
-    progress = Progress(rank_at(12), path)
+    progress = TrainingLog(rank_at(12), path)
     progress.write({"kind": "evaluation", "step": 15, "auc": 0.8})  # it was extended
     assert lines(path) == [("evaluation", 12), ("evaluation", 15)]
 
@@ -72,7 +72,7 @@ def test_the_evaluation_of_a_finished_run_is_not_written_again(tmp_path: Path) -
 def test_a_line_covers_all_its_steps_though_a_stop_lies_between(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     stopped = rank_at(0)
-    progress = Progress(stopped, path)
+    progress = TrainingLog(stopped, path)
     train(progress, stopped, 6, every=4)
     progress.pause_clock()  # as before every save
     assert stopped.losses.seconds > 0
@@ -83,7 +83,7 @@ def test_a_line_covers_all_its_steps_though_a_stop_lies_between(tmp_path: Path) 
         stopped.losses.seconds,
     )
     again = rank_at(6, kept)
-    train(Progress(again, path), again, 8, every=4)
+    train(TrainingLog(again, path), again, 8, every=4)
     first, second = (json.loads(line) for line in path.read_text().splitlines())
     assert (first["step"], second["step"]) == (4, 8)
     assert second["samples"] == 40

@@ -16,7 +16,7 @@ import torch
 from heterps_hpc.config import TrainSpec
 from heterps_hpc.row_ranges import Range
 from heterps_hpc.runtime.device import CPU, Device, Ready
-from heterps_hpc.runtime.exchange.routes import ColumnSlice, End, Route, message_rows
+from heterps_hpc.runtime.exchange.routes import ChannelEnd, ColumnSlice, Route, message_rows
 from heterps_hpc.runtime.exchange.transport import Arrival, Exchange, LocalArrival, MessageKind
 
 POOLED = "pooled rows"  # the one tensor at the end where tables are
@@ -78,7 +78,7 @@ class Channels:
         return Receiver(self, kind, here, there, route, num_batches, landing)
 
 
-def _reverse(route: Route) -> tuple[End, End]:
+def _reverse(route: Route) -> tuple[ChannelEnd, ChannelEnd]:
     return route.target, route.source
 
 
@@ -89,8 +89,8 @@ class _Channel:
         self,
         common: Channels,
         kind: MessageKind,
-        here: End,
-        there: End,
+        here: ChannelEnd,
+        there: ChannelEnd,
         route: Route,
         num_batches: int,
     ) -> None:
@@ -165,8 +165,8 @@ class Sender(_Channel):
         self,
         common: Channels,
         kind: MessageKind,
-        here: End,
-        there: End,
+        here: ChannelEnd,
+        there: ChannelEnd,
         route: Route,
         num_batches: int,
         check: Callable[[], None] | None,
@@ -281,8 +281,8 @@ class Receiver(_Channel):
         self,
         common: Channels,
         kind: MessageKind,
-        here: End,
-        there: End,
+        here: ChannelEnd,
+        there: ChannelEnd,
         route: Route,
         num_batches: int,
         landing: torch.Tensor | None,

@@ -32,7 +32,7 @@ class ColumnSlice:
 
 
 @dataclass(frozen=True)
-class End:
+class ChannelEnd:
     """A rank at one end of a route, and which rows of a batch it has."""
 
     rank: int
@@ -49,8 +49,8 @@ class End:
 class Route:
     """All that one rank sends to another in each micro-batch (and gets back as gradients)."""
 
-    source: End
-    target: End
+    source: ChannelEnd
+    target: ChannelEnd
     slices: tuple[ColumnSlice, ...]
     width: int
 
@@ -77,7 +77,7 @@ class PooledMatrix:
 class RankRoutes:
     """One rank's part of the exchange."""
 
-    replica: End  # this rank as a replica of its stage
+    replica: ChannelEnd  # this rank as a replica of its stage
     matrices: tuple[PooledMatrix, ...]
     rows_in: tuple[Route, ...]
     activations_in: tuple[Route, ...]
@@ -102,7 +102,9 @@ def routes_of(rank: int, model: Model, layout: Layout, shapes: Shapes) -> RankRo
     )
 
 
-def message_rows(here: End, there: End, num_rows: int, num_micro_batches: int) -> list[Range]:
+def message_rows(
+    here: ChannelEnd, there: ChannelEnd, num_rows: int, num_micro_batches: int
+) -> list[Range]:
     """The rows of each micro-batch that two ranks share, counted within the tensors of `here`.
 
     These are the rows of a micro-batch at a replica, and those of the whole batch where tables
@@ -121,7 +123,7 @@ def pooled_matrices(entry: RankLayout, model: Model, layout: Layout) -> list[Poo
     """The matrices that a rank pools, one per stage that reads its embeddings."""
     held = entry.partitions()
     readers = reading_stages(model, layout)
-    source = End(entry.rank, has_whole_batch=True)
+    source = ChannelEnd(entry.rank, has_whole_batch=True)
     matrices = []
     for stage in range(len(layout.stages)):
         pulls: list[Pull] = []
@@ -238,9 +240,9 @@ def join_neighbours(slices: Sequence[ColumnSlice]) -> tuple[ColumnSlice, ...]:
     return tuple(joined)
 
 
-def _replica(rank: int, layout: Layout) -> End:
+def _replica(rank: int, layout: Layout) -> ChannelEnd:
     entry = layout.ranks[rank]
-    return End(rank, layout.stages[entry.stage].num_ranks, entry.replica)
+    return ChannelEnd(rank, layout.stages[entry.stage].num_ranks, entry.replica)
 
 
 def _embeddings_of_stage(stage: int, model: Model, layout: Layout) -> list[Layer]:

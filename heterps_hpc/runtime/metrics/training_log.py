@@ -75,7 +75,7 @@ def quality(columns: list[np.ndarray], *, is_logit: bool) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-class Progress:
+class TrainingLog:
     """Collects on every dense rank; one of them, the reporter, writes."""
 
     def __init__(self, rank: Rank, metrics_path: Path | None) -> None:
