@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -41,16 +42,23 @@ def export_model(
         raise UserError(f"--format is {dense_format!r}; valid: {', '.join(_FILES)}")
     if out.exists():
         raise UserError(f"{out}: exists already; choose another directory")
+    part = out.with_name(f".{out.name}.part")  # whole under its name, or not there at all
+    shutil.rmtree(part, ignore_errors=True)
     try:
-        (out / "tables").mkdir(parents=True)
+        (part / "tables").mkdir(parents=True)
+        write_dense(predictor, part / _FILES[dense_format], dense_format)
+        manifest = describe(predictor, _FILES[dense_format], metrics)
+        for name, table in predictor.tables.items():
+            np.save(part / manifest["tables"][name]["keys"], table.keys)
+            np.save(part / manifest["tables"][name]["vectors"], table.vectors)
+        write_atomically(part / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+        part.rename(out)
     except OSError as error:
-        raise UserError(f"{out}: cannot be made: {error.strerror}; choose another") from None
-    write_dense(predictor, out / _FILES[dense_format], dense_format)
-    manifest = describe(predictor, _FILES[dense_format], metrics)
-    for name, table in predictor.tables.items():
-        np.save(out / manifest["tables"][name]["keys"], table.keys)
-        np.save(out / manifest["tables"][name]["vectors"], table.vectors)
-    write_atomically(out / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+        raise UserError(
+            f"{out}: cannot be written: {error.strerror}; choose another directory"
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return manifest
 
 

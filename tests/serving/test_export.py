@@ -102,3 +102,17 @@ def test_the_command_writes_an_export_and_names_it(data: Path, tmp_path: Path) -
     again = subprocess.run(program, capture_output=True, text=True, timeout=60)
     assert again.returncode == 2
     assert "exists already" in again.stderr
+
+
+def test_a_model_that_cannot_be_traced_leaves_nothing_behind(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = Predictor.load(train(raw_job(data), tmp_path / "run").run)
+
+    def by_value(*inputs: torch.Tensor) -> torch.Tensor:
+        return inputs[0][: int(inputs[0].sum().item())]
+
+    monkeypatch.setattr(predictor.module, "forward", by_value)
+    with pytest.raises(UserError, match="cannot be traced"):
+        export_model(predictor, tmp_path / "out", "torch", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
