@@ -41,6 +41,15 @@ def mix64(values: UInt64s) -> UInt64s:
     return mixed
 
 
+def unmix64(values: UInt64s) -> UInt64s:
+    """The inverse of `mix64`."""
+    found = values ^ _shift(values, 31) ^ _shift(values, 62)
+    found = found * np.uint64(0x319642B2D24D8EC3)  # the multipliers' inverses modulo 2**64
+    found = found ^ _shift(found, 27) ^ _shift(found, 54)
+    found = found * np.uint64(0x96DE1B173F119089)
+    return found ^ _shift(found, 30) ^ _shift(found, 60)
+
+
 def _shift(values: UInt64s, count: int) -> UInt64s:
     return values >> np.uint64(count)
 

@@ -16,9 +16,9 @@ from heterps_hpc.model import Model
 
 _KEY_BYTES = 8
 _FIELD_BYTES = 4  # of a counter
-# An entry of the index is 8 bytes; a segment of it is split in two when three quarters are taken,
-# so that about 9 of 16 are in use.
-_INDEX_BYTES = 8 * 16 / 9
+# A line of the index, 64 bytes, holds five entries; 11 of 16 are taken when it starts to grow by a
+# quarter, so that on average about 10 of 16 are in use.
+_INDEX_BYTES = 64 / 5 * 16 / 10
 # Copy on write goes by blocks of 24 KiB, and a batch of ordinary size touches a row of nearly every
 # block before the writer has passed it: reserve the worst case, all rows once more.
 _WORST_SNAPSHOT = 1.0
@@ -44,13 +44,19 @@ def row_bytes(dim: int, train: TrainSpec) -> int:
         fields += 2  # shows and clicks
     if options.hot_bytes is not None:
         fields += 1  # how often it is used
-    values = (dim + states[train.sparse.optimizer]) * np.dtype(train.dtype).itemsize
-    return _padded(values + fields * _FIELD_BYTES) + _KEY_BYTES
+    value_bytes = np.dtype(train.dtype).itemsize
+    vector = _padded(dim * (value_bytes if options.precision is None else 2), 4)
+    state = states[train.sparse.optimizer] * value_bytes
+    return _padded(vector + state + fields * _FIELD_BYTES, 8) + _KEY_BYTES
 
 
 def table_bytes(model: Model, table: str, train: TrainSpec, slots: Iterable[SlotSize]) -> float:
-    """Bytes of a whole table when all keys of the data have been seen, with its index."""
-    rows = num_rows(model, table, slots)
+    """Bytes of a whole table, with its index, when all keys of the data have been seen, or as many
+    as the job expects: that many are reserved."""
+    expected = train.tables.expected_rows
+    if isinstance(expected, dict):
+        expected = expected.get(table)
+    rows = max(num_rows(model, table, slots), expected or 0)
     return rows * (row_bytes(model.table(table).dim, train) + _INDEX_BYTES)
 
 
@@ -78,6 +84,6 @@ def snapshot_share(job: Job) -> float:
     return _WORST_SNAPSHOT if saves_while_training else 0.0
 
 
-def _padded(num_bytes: int) -> int:
-    """Up to a multiple of eight, as keys are aligned."""
-    return (num_bytes + 7) // 8 * 8
+def _padded(num_bytes: int, unit: int) -> int:
+    """Up to a multiple of a unit, to which what follows is aligned."""
+    return -(-num_bytes // unit) * unit

@@ -1,4 +1,4 @@
-"""Calls in a thread, one after another, so that copying, checksums and the disk go side by side.
+"""Calls in a thread, one after another, so that copying, checksums and the disk overlap.
 
 Reading, writing and hashing large blocks let go of the interpreter's lock, so one thread is enough
 to have two of them at once.

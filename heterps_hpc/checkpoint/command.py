@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,10 +11,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from heterps_hpc import format as fmt
 from heterps_hpc.checkpoint.store import Checkpoint, directory_of, steps_of
 from heterps_hpc.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and export checkpoints.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at, check, rewrite and export checkpoints.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+)
 
 Source = Annotated[Path, typer.Argument(help="a run directory (its newest) or a checkpoint")]
 Step = Annotated[int | None, typer.Option(help="of a run directory: the checkpoint of this step")]
@@ -31,22 +38,38 @@ def _open(source: Path, step: int | None) -> Checkpoint:
 
 
 @app.command("ls")
-def list_checkpoints(run: Annotated[Path, typer.Argument(help="a run directory")]) -> None:
+def list_checkpoints(
+    run: Annotated[Path, typer.Argument(help="a run directory")],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for programs")] = False,
+) -> None:
     """List the complete checkpoints of a run."""
     folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
     if not folder.is_dir():
         raise UserError(f"{run}: no such run directory")
+    found = [_listed(Checkpoint.open(directory_of(folder, step))) for step in steps_of(folder)]
+    if as_json:
+        _console().print_json(json.dumps(found))
+        return
     table = Table("step", "saved", "ranks", "rows", "size", box=None)
-    for step in steps_of(folder):
-        manifest = Checkpoint.open(directory_of(folder, step)).manifest
-        rows = sum(manifest.num_rows(name) for name in manifest.tables)
-        saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.saved_at))
-        size = f"{manifest.num_bytes / 1e6:,.1f} MB"
-        table.add_row(str(step), saved, str(len(manifest.shards)), f"{rows:,}", size)
+    for each in found:
+        saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["saved_at"]))
+        step, shards, rows = (fmt.count(each[key]) for key in ("step", "num_shards", "num_rows"))
+        table.add_row(step, saved, shards, rows, fmt.size(each["num_bytes"]))
     if table.row_count == 0:
         _console().print(f"{run}: no complete checkpoint", markup=False)
         return
     _console().print(table)
+
+
+def _listed(checkpoint: Checkpoint) -> dict[str, float]:
+    manifest = checkpoint.manifest
+    return {
+        "step": checkpoint.step,
+        "saved_at": manifest.saved_at,
+        "num_shards": len(manifest.shards),
+        "num_rows": sum(manifest.num_rows(name) for name in manifest.tables),
+        "num_bytes": manifest.num_bytes,
+    }
 
 
 @app.command("verify")
@@ -56,12 +79,12 @@ def verify_checkpoint(source: Source, step: Step = None) -> None:
 
     checkpoint = _open(source, step)
     started = time.perf_counter()
-    verdict = verify(checkpoint)
-    if verdict.problems:
-        raise UserError("\n".join(verdict.problems))
+    findings = verify(checkpoint)
+    if findings.problems:
+        raise UserError("\n".join(findings.problems))
     seconds = time.perf_counter() - started
     _console().print(
-        f"{checkpoint.path}: {verdict.num_bytes / 1e6:,.1f} MB, {verdict.num_checksums:,} "
+        f"{checkpoint.path}: {findings.num_bytes / 1e6:,.1f} MB, {findings.num_checksums:,} "
         f"checksums, all good ({seconds:.1f} s)",
         markup=False,
     )
@@ -103,12 +126,23 @@ def export_checkpoint(
         None
     ),
     state: Annotated[bool, typer.Option(help="the optimizer's state of rows too")] = False,
+    base: Annotated[
+        Path | None, typer.Option(help="an earlier export or checkpoint: list rows that are gone")
+    ] = None,
     step: Step = None,
 ) -> None:
-    """Write tables and dense weights for serving."""
-    from heterps_hpc.checkpoint.export import export
+    """Write tables and dense weights for serving, or for `train.init_from`."""
+    from heterps_hpc.checkpoint.export import export, may_evict
 
-    told = export(_open(source, step), out, tables=tables, since=since, state=state)
-    for name, facts in told["tables"].items():
-        _console().print(f"{out / facts['file']}: {name}, {facts['rows']:,} rows", markup=False)
-    _console().print(str(out / told["dense"]), markup=False)
+    checkpoint = _open(source, step)
+    spec = export(checkpoint, out, tables=tables, since=since, state=state, base=base)
+    for name, table in spec.tables.items():
+        gone = "" if table.removed is None else f", {table.removed:,} removed since {base}"
+        _console().print(f"{out / table.file}: {name}, {table.rows:,} rows{gone}", markup=False)
+    _console().print(str(out / spec.dense), markup=False)
+    if since is not None and base is None and may_evict(checkpoint):
+        _console().print(
+            "rows may have been evicted since then, and are not listed: give --base, the export "
+            "or checkpoint that these rows are put over",
+            markup=False,
+        )

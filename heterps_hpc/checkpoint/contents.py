@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -13,8 +12,9 @@ from heterps_hpc.checkpoint.background import InTurn
 from heterps_hpc.checkpoint.manifest import ArraySpec, Kind, Segment, ShardSpec
 from heterps_hpc.checkpoint.shardreader import DamagedCheckpoint, ShardReader
 from heterps_hpc.checkpoint.store import Checkpoint
+from heterps_hpc.closing import Closing
 
-EXTRA = "extra."  # column prefix of what a table keeps beside its rows
+EXTRA = "extra."  # column prefix of what a table keeps besides its rows
 _MAX_OPEN = 64
 _ROWS_PER_BLOCK = 16384  # of 16 floats, a megabyte: still in the cache when it is put to use
 
@@ -27,7 +27,7 @@ class Place:
     array: ArraySpec
 
 
-class Contents:
+class Contents(Closing):
     """Finds and reads what a checkpoint holds; opens only the shards that are asked for."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -118,7 +118,7 @@ class Contents:
         return total
 
     def extra(self, table: str, partition: int) -> dict[str, NDArray[Any]]:
-        """What the table keeps of a partition beside its rows."""
+        """What the table keeps of a partition besides its rows."""
         return {
             name.removeprefix(EXTRA): self.reader(place.shard).read(place.array, segment)
             for name, (place, segment) in self.columns(table, partition).items()
@@ -128,6 +128,11 @@ class Contents:
     def dense(self, name: str) -> Mapping[str, NDArray[Any]]:
         """A dense tensor (`value`) and its optimizer's state, by column."""
         return {place.array.column: self.whole(place) for place in self.places("dense", name)}
+
+    def dense_shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a dense tensor; None if it is not there."""
+        values = [p.array.shape for p in self.places("dense", name) if p.array.column == "value"]
+        return values[0] if values else None
 
     def whole(self, place: Place) -> NDArray[Any]:
         """An array that is one segment."""
@@ -150,14 +155,3 @@ class Contents:
         self._thread.stop()
         while self._open:
             self._open.popitem()[1].close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

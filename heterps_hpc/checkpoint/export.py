@@ -1,12 +1,12 @@
 """Writes a checkpoint for serving: tables as Parquet or NPZ, dense weights as safetensors.
 
 With `since`, only the rows that changed at that step or later: the serving side puts them over
-what it has. (Dense weights all change at every step; they are always whole.)
+what it has. (Dense weights all change at every step; they are always whole.) Rows that were evicted
+since then are known by comparison with a `base`, the export or checkpoint that it has.
 """
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.checkpoint.contents import Contents
+from heterps_hpc.checkpoint.exported import EXPORT_FILE, ExportedTable, ExportSpec, keys_of
 from heterps_hpc.checkpoint.manifest import RowFormat
 from heterps_hpc.checkpoint.store import Checkpoint
 from heterps_hpc.errors import UserError
@@ -35,7 +36,8 @@ def export(
     tables: TableFormat = "parquet",
     since: int | None = None,
     state: bool = False,
-) -> dict[str, Any]:
+    base: Path | None = None,
+) -> ExportSpec:
     """Write all tables and dense weights into a directory; returns what export.json says."""
     if tables not in _WRITERS:
         raise UserError(f"table format {tables!r}; valid: {', '.join(_WRITERS)}")
@@ -44,28 +46,58 @@ def export(
     except OSError as error:
         raise UserError(f"{out}: cannot be made: {error.strerror}; choose another") from None
     manifest = checkpoint.manifest
-    told: dict[str, Any] = {
-        "job": manifest.job,
-        "model": manifest.model,
-        "step": manifest.step,
-        "since": since,
-        "dense": "dense.safetensors",
-        "tables": {},
-    }
+    written: dict[str, ExportedTable] = {}
     with Contents(checkpoint) as contents:
-        for table, facts in manifest.tables.items():
-            file = f"tables/{quote(table, safe='')}.{tables}"
-            export_table = _Table(contents, table, facts, since, state)
-            _WRITERS[tables](out / file, export_table)
-            told["tables"][table] = {
-                "file": file,
-                "rows": export_table.num_rows,
-                "dim": facts.dim,
-                "dtype": facts.dtype,
-            }
+        for table, row_format in manifest.tables.items():
+            stem = f"tables/{quote(table, safe='')}"
+            rows = _Table(contents, table, row_format, since, state)
+            _WRITERS[tables](out / f"{stem}.{tables}", rows)
+            written[table] = ExportedTable(
+                file=f"{stem}.{tables}",
+                rows=rows.num_rows,
+                dim=row_format.dim,
+                dtype=row_format.dtype,
+                optimizer=row_format.optimizer,
+                state_dim=row_format.state_dim if state else 0,
+            )
+            if base is not None:
+                gone = _removed_keys(contents, table, base)
+                np.save(out / f"{stem}.removed.npy", gone)
+                update = {"removed": len(gone), "removed_file": f"{stem}.removed.npy"}
+                written[table] = written[table].model_copy(update=update)
         _write_dense(out / "dense.safetensors", contents)
-    write_atomically(out / "export.json", json.dumps(told, indent=2) + "\n")
-    return told
+    spec = ExportSpec(
+        job=manifest.job,
+        model=manifest.model,
+        step=manifest.step,
+        since=since,
+        dense="dense.safetensors",
+        tables=written,
+        data_schema=manifest.data_schema,
+        key_recipe=manifest.key_recipe,
+    )
+    write_atomically(out / EXPORT_FILE, spec.model_dump_json(indent=2) + "\n")
+    return spec
+
+
+def may_evict(checkpoint: Checkpoint) -> bool:
+    """Whether the job lets tables forget rows, which an export of changes cannot show by itself."""
+    settings = checkpoint.manifest.must_match
+    names = ("train.tables.evict_after_steps", "train.tables.evict_below_score")
+    return any(settings.get(name) is not None for name in names)
+
+
+def _removed_keys(contents: Contents, table: str, base: Path) -> NDArray[np.uint64]:
+    """Keys that the base has a row for, and this checkpoint has not; only the base's are held."""
+    before = keys_of(base, table)
+    still_there = np.zeros(len(before), np.bool_)
+    for partition in range(contents.checkpoint.manifest.num_partitions):
+        for rows in contents.rows(table, partition, _ROWS_PER_BLOCK):
+            places = np.searchsorted(before, rows["keys"])
+            found = places < len(before)
+            found[found] = before[places[found]] == rows["keys"][found]
+            still_there[places[found]] = True
+    return before[~still_there]
 
 
 class _Table:
@@ -84,7 +116,7 @@ class _Table:
         if since is not None and "step" not in known and any(p.array.shape[0] for p in places):
             raise UserError(
                 f"table {name!r} does not know when its rows changed, so changes since step "
-                f"{since} cannot be told; train with `train.tables.track_changes: true`"
+                f"{since} are not known; train with `train.tables.track_changes: true`"
             )
         self.num_rows = sum(len(block["keys"]) for block in self.blocks(only_keys=True))
 
@@ -118,7 +150,7 @@ def _write_parquet(path: Path, table: _Table) -> None:
         item = pa.from_numpy_dtype(dtype)
         return item if width is None else pa.list_(item, width)
 
-    schema = pa.schema([(name, kind(*facts)) for name, facts in table.columns.items()])
+    schema = pa.schema([(name, kind(*form)) for name, form in table.columns.items()])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for block in table.blocks():
             arrays = []

@@ -84,8 +84,8 @@ def _write_shard(contents: Contents, path: Path, number: int, held: Partitions) 
                 if array.kind != "table":
                     place = Place(shard, array)
                     plans.append((_planned(place, array.shape[0]), _all_of(place)))
-    facts = {"step": contents.checkpoint.step}
-    with ShardWriter(path, number, [plan for plan, _ in plans], facts) as writer:
+    attributes = {"step": contents.checkpoint.step}
+    with ShardWriter(path, number, [plan for plan, _ in plans], attributes) as writer:
         for plan, sources in plans:
             for place, segment in sources:
                 _copy(contents, writer, plan, place, segment)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -14,16 +13,17 @@ from numpy.typing import NDArray
 
 from heterps_hpc.checkpoint.manifest import ArraySpec, Segment, ShardSpec
 from heterps_hpc.checkpoint.shardwriter import structure_checksum
+from heterps_hpc.closing import Closing
 from heterps_hpc.errors import UserError
 
-_REMEDY = "go on from an earlier checkpoint (`heterps checkpoint ls RUN`)"
+_REMEDY = "continue from an earlier checkpoint (`heterps checkpoint ls RUN`)"
 
 
 class DamagedCheckpoint(UserError):
     """A file of a checkpoint is not what the manifest says."""
 
 
-class ShardReader:
+class ShardReader(Closing):
     """One open shard. Its size and structure are checked at once, each segment as it is read."""
 
     def __init__(self, path: Path, spec: ShardSpec) -> None:
@@ -93,14 +93,3 @@ class ShardReader:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

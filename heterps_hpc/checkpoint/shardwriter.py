@@ -12,7 +12,6 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -73,7 +72,7 @@ class ShardWriter:
     """One shard under a temporary name; `close` makes it durable and gives it its own."""
 
     def __init__(
-        self, path: Path, rank: int, arrays: Iterable[PlannedArray], told: dict[str, Any]
+        self, path: Path, rank: int, arrays: Iterable[PlannedArray], attributes: dict[str, Any]
     ) -> None:
         self.path = path
         self._rank = rank
@@ -84,13 +83,13 @@ class ShardWriter:
         self._descriptor = -1
         self._writes = InTurn(_MOST_WAITING)
         try:
-            self._make_skeleton({"format": FORMAT, "version": VERSION, "rank": rank, **told})
+            self._make_skeleton({"format": FORMAT, "version": VERSION, "rank": rank, **attributes})
             self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CLOEXEC)
         except BaseException:
             self.abandon()
             raise
 
-    def _make_skeleton(self, told: dict[str, Any]) -> None:
+    def _make_skeleton(self, attributes: dict[str, Any]) -> None:
         create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         create.set_layout(h5py.h5d.CONTIGUOUS)
         create.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -105,7 +104,7 @@ class ShardWriter:
             alignment_threshold=_ALIGNED_BYTES,
             alignment_interval=_ALIGNED_BYTES,
         ) as file:
-            file.attrs.update(told)
+            file.attrs.update(attributes)
             for array in self.arrays:
                 space = h5py.h5s.create_simple(array.shape)
                 kind = h5py.h5t.py_create(array.dtype)
@@ -157,7 +156,7 @@ class ShardWriter:
                 raise ValueError(f"{array.path}: {array.rows_written} of {array.shape[0]} rows")
         self._writes.finish()
         specs = tuple(array.spec() for array in self.arrays)
-        facts = {
+        fields = {
             "file": self.path.name,
             "rank": self._rank,
             "host": socket.gethostname(),
@@ -165,7 +164,7 @@ class ShardWriter:
             "structure": "0" * 16,
             "arrays": specs,
         }
-        spec = ShardSpec.model_validate(facts)
+        spec = ShardSpec.model_validate(fields)
         spec = spec.model_copy(update={"structure": structure_checksum(self._descriptor, spec)})
         os.fsync(self._descriptor)
         self._writes.stop()
@@ -186,12 +185,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor >= 0:
             self.abandon()
 

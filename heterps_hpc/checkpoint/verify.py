@@ -11,7 +11,7 @@ _BLOCK_BYTES = 1 << 23
 
 
 @dataclass
-class Verdict:
+class Findings:
     """What a check of all bytes found."""
 
     num_bytes: int = 0
@@ -19,24 +19,24 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
 
 
-def verify(checkpoint: Checkpoint) -> Verdict:
+def verify(checkpoint: Checkpoint) -> Findings:
     """Check all shards; every damaged one is named, not only the first."""
-    verdict = Verdict()
+    findings = Findings()
     for shard in checkpoint.manifest.shards:
         try:
             with ShardReader(checkpoint.path / shard.file, shard) as reader:
-                verdict.num_checksums += 1
+                findings.num_checksums += 1
                 for array in shard.arrays:
                     max_rows = max(1, _BLOCK_BYTES // max(1, array.row_bytes))
                     for segment in array.segments:
                         for _ in reader.blocks(array, segment, max_rows):
                             pass
-                        verdict.num_checksums += 1
-            verdict.num_bytes += shard.num_bytes
+                        findings.num_checksums += 1
+            findings.num_bytes += shard.num_bytes
         except DamagedCheckpoint as error:
-            verdict.problems.append(str(error))
-    verdict.problems += _missing_partitions(checkpoint)
-    return verdict
+            findings.problems.append(str(error))
+    findings.problems += _missing_partitions(checkpoint)
+    return findings
 
 
 def _missing_partitions(checkpoint: Checkpoint) -> list[str]:

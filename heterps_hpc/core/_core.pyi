@@ -17,11 +17,17 @@ class Init:
     uniform: ClassVar[Init]
     normal: ClassVar[Init]
 
+class Precision:
+    full: ClassVar[Precision]
+    float16: ClassVar[Precision]
+    bfloat16: ClassVar[Precision]
+
 class Config:
     name: str
     seed: int
     dim: int
     float64: bool
+    precision: Precision
     optimizer: Optimizer
     lr: float
     eps: float

@@ -12,6 +12,7 @@ from heterps_hpc.core import _core
 OptimizerName = Literal["sgd", "adagrad_rowwise", "adagrad", "adam"]
 InitName = Literal["uniform", "normal", "zeros"]
 DtypeName = Literal["float32", "float64"]
+PrecisionName = Literal["float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class TableConfig:
     seed: int = 0
     init: InitName = "uniform"
     init_scale: float = 0.01  # half width of the uniform, standard deviation of the normal
-    dtype: DtypeName = "float32"
+    dtype: DtypeName = "float32"  # to compute in, and of everything that goes in and out
+    precision: PrecisionName | None = None  # of vectors in memory, if not dtype; state stays dtype
     num_partitions: int = 64  # fixed for the life of a table, checkpoints included
     threads: int = 1
     admission: int = 1  # sightings before a key gets a row
@@ -108,6 +110,11 @@ class TableConfig:
             self._fail("min_score", "None without counters", "set counters=True to keep scores")
         if self.sketch_bytes is not None and self.admission == 1:
             self._fail("sketch_bytes", "None at admission=1", "there is nothing to count")
+        if self.precision is not None:
+            if self.precision not in get_args(PrecisionName):
+                self._fail("precision", f"one of {', '.join(get_args(PrecisionName))}, or None")
+            if self.dtype != "float32":
+                self._fail("dtype", "float32 where precision is given", "drop one of the two")
         if (self.hot_bytes is None) != (self.spill_path is None):
             self._fail("hot_bytes", "given together with spill_path", "give both or neither")
 
@@ -121,6 +128,7 @@ class TableConfig:
             setattr(core, field.name, value)
         core.optimizer = getattr(_core.Optimizer, self.optimizer)
         core.init = getattr(_core.Init, self.init)
+        core.precision = getattr(_core.Precision, self.precision or "full")
         core.float64 = self.dtype == "float64"
         core.skip_nonfinite = self.nonfinite == "skip"
         core.evict_by_score = self.min_score is not None
@@ -128,4 +136,4 @@ class TableConfig:
         return core
 
 
-_RENAMED = {"optimizer", "init", "dtype", "nonfinite", "spill_path"}
+_RENAMED = {"optimizer", "init", "dtype", "precision", "nonfinite", "spill_path"}

@@ -253,17 +253,17 @@ def _unlike(got: dict[str, Any], checkpoint: Checkpoint) -> list[str]:
 
 def main(data: Path, out: Path, result: Path, only: list[str]) -> None:
     """All jobs, one after the other."""
-    verdicts = {}
+    outcomes = {}
     for number, job in enumerate(JOBS):
         if only and job.name not in only:
             continue
-        verdicts[job.name] = check(job, data, out / str(number))
+        outcomes[job.name] = check(job, data, out / str(number))
         if MPI.COMM_WORLD.rank == 0:
-            result.write_text(json.dumps(verdicts))
+            result.write_text(json.dumps(outcomes))
     if not only or WARM in only:
-        verdicts[WARM] = check_warm(data, out / "warm")
+        outcomes[WARM] = check_warm(data, out / "warm")
     if MPI.COMM_WORLD.rank == 0:
-        result.write_text(json.dumps(verdicts))
+        result.write_text(json.dumps(outcomes))
 
 
 if __name__ == "__main__":

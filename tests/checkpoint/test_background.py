@@ -115,7 +115,7 @@ def test_leaving_early_waits_for_the_fetch(thread: InTurn) -> None:
 def test_a_write_that_fails_late_fails_the_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last write fails in the thread, when no further call would have told of it."""
+    """The last write fails in the thread, when no further call would have reported it."""
     plan = PlannedArray("dense", "w", "value", np.dtype(np.float32), (4,))
 
     def full(*arguments: object) -> int:

@@ -166,6 +166,6 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         assert found is not None
         assert found.step == 5
         assert verify(found).problems == []
-        make_checkpoint(tmp_path, 7, seed=1)  # there is room again for a small one
+        make_checkpoint(tmp_path, 7, seed=1)  # there is space again for a small one
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

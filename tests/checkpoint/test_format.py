@@ -110,8 +110,8 @@ def test_versions_to_come_are_refused_by_name(tmp_path: Path) -> None:
 def test_every_version_stays_readable(version: int) -> None:
     """Written by that version of the format and kept as it was."""
     checkpoint = Checkpoint.open(Path(__file__).with_name("golden") / f"v{version}")
-    verdict = verify(checkpoint)
-    assert verdict.problems == []
+    findings = verify(checkpoint)
+    assert findings.problems == []
     with Contents(checkpoint) as contents:
         for name, value in dense_values(1).items():
             assert np.array_equal(contents.dense(name)["value"], value)
@@ -208,16 +208,16 @@ def _array(**changes: object) -> dict[str, object]:
     ],
 )
 def test_an_impossible_shard_is_refused(arrays: list[dict[str, object]], message: str) -> None:
-    facts = {"file": "a.h5", "rank": 0, "host": "n", "num_bytes": 64, "structure": "0" * 16}
+    fields = {"file": "a.h5", "rank": 0, "host": "n", "num_bytes": 64, "structure": "0" * 16}
     with pytest.raises(UserError, match=message):
-        ShardSpec.parse(facts | {"arrays": arrays}, "shard")
+        ShardSpec.parse(fields | {"arrays": arrays}, "shard")
 
 
 @pytest.mark.parametrize("name", ["../a.h5", "/etc/passwd", "..", "a\0b", ""])
 def test_shards_stay_inside_the_checkpoint(name: str) -> None:
-    facts = {"rank": 0, "host": "n", "num_bytes": 0, "structure": "0" * 16, "arrays": []}
+    fields = {"rank": 0, "host": "n", "num_bytes": 0, "structure": "0" * 16, "arrays": []}
     with pytest.raises(UserError, match="file"):
-        ShardSpec.parse(facts | {"file": name}, "shard")
+        ShardSpec.parse(fields | {"file": name}, "shard")
 
 
 def test_values_survive_json(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def job_names() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What differed, by job."""
     data = tmp_path_factory.mktemp("data")
     write_click_log(data / "plain")
@@ -44,5 +44,5 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", job_names())
-def test_a_resumed_run_is_the_run(name: str, verdicts: dict[str, list[str]]) -> None:
-    assert verdicts[name] == []
+def test_a_resumed_run_is_the_run(name: str, outcomes: dict[str, list[str]]) -> None:
+    assert outcomes[name] == []

@@ -1,4 +1,4 @@
-"""Rows of a checkpoint into a table: what the core refuses is told as the checkpoint's."""
+"""Rows of a checkpoint into a table: what the core refuses is reported as the checkpoint's."""
 
 from __future__ import annotations
 

@@ -89,3 +89,11 @@ def test_rows_are_expected_of_all_tables_or_by_name(said: Any, expected: dict[st
     assert expected_rows(model, job_of({"tables": {"expected_rows": said}})) == expected
     with pytest.raises(UserError, match="names film; the model's tables are user, item"):
         expected_rows(model, job_of({"tables": {"expected_rows": {"film": 1}}}))
+
+
+def test_rows_are_kept_as_short_as_the_job_says() -> None:
+    sgd = {"sparse": {"optimizer": "sgd"}}  # no state, which is not shortened
+    short = table_of({"tables": {"precision": "bfloat16"}, **sgd})
+    assert short.row_bytes < table_of(sgd).row_bytes / 1.9
+    with pytest.raises(UserError, match="`precision` is float64"):
+        job_of({"precision": "float64", "tables": {"precision": "float16"}})

@@ -60,6 +60,14 @@ def test_a_row_is_as_wide_as_in_the_core(fields: str, tmp_path: Path) -> None:
         assert row_bytes(dim, asked.train) == table.row_bytes, (optimizer, dim, precision)
 
 
+def test_rows_of_two_bytes_are_as_wide_as_in_the_core() -> None:
+    for optimizer, dim in product(OPTIMIZERS, (1, 3, 8, 17)):
+        options = {"precision": "bfloat16", "counters": True}
+        asked = job({"sparse": {"optimizer": optimizer}, "tables": options})
+        table = Table(table_config(model(dim), "t", asked, "test"))
+        assert row_bytes(dim, asked.train) == table.row_bytes, (optimizer, dim)
+
+
 def test_a_filled_table_takes_about_as_much_memory_as_predicted() -> None:
     asked = job({"tables": {"num_partitions": 4}})
     slots = (SlotSpec(name="a", cardinality=150_000), SlotSpec(name="b", cardinality=50_000))
@@ -68,6 +76,16 @@ def test_a_filled_table_takes_about_as_much_memory_as_predicted() -> None:
     table.pull(keys, out=np.empty((len(keys), 16), np.float32))
     predicted = table_bytes(model(16), "t", asked.train, slots)
     assert table.memory_bytes() == pytest.approx(predicted, rel=0.15)
+
+
+@pytest.mark.parametrize("expected", [1000, {"t": 1000}])
+def test_rows_that_a_job_expects_count_where_the_data_has_fewer(expected: object) -> None:
+    def size(keys: int, tables: dict[str, object]) -> float:
+        slots = (SlotSpec(name="a", cardinality=keys), SlotSpec(name="b", cardinality=5))
+        return table_bytes(model(4), "t", job({"tables": tables}).train, slots)
+
+    assert size(10, {"expected_rows": expected}) == size(995, {})
+    assert size(5000, {"expected_rows": expected}) == size(5000, {})
 
 
 def test_slots_that_share_a_table_count_together_and_drawn_ones_with_their_source() -> None:

@@ -24,7 +24,7 @@ class Arena {
     MemoryRange unused() const { return {next_, static_cast<size_t>(end_ - next_)}; }
 
  private:
-    void add_region(size_t at_least);
+    void add_region(size_t bytes);
 
     std::vector<MemoryRange> regions_;
     char* next_ = nullptr;

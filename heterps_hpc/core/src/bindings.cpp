@@ -158,6 +158,10 @@ void bind_config(py::module_& m) {
         .value("zeros", Init::kZeros)
         .value("uniform", Init::kUniform)
         .value("normal", Init::kNormal);
+    py::enum_<Precision>(m, "Precision")
+        .value("full", Precision::kFull)
+        .value("float16", Precision::kFloat16)
+        .value("bfloat16", Precision::kBfloat16);
     py::class_<Config> c(m, "Config");
     c.def(py::init<>());
 #define HPS_FIELD(name) c.def_readwrite(#name, &Config::name)
@@ -165,6 +169,7 @@ void bind_config(py::module_& m) {
     HPS_FIELD(seed);
     HPS_FIELD(dim);
     HPS_FIELD(float64);
+    HPS_FIELD(precision);
     HPS_FIELD(optimizer);
     HPS_FIELD(lr);
     HPS_FIELD(eps);

@@ -7,12 +7,15 @@ namespace hps {
 
 enum class Optimizer { kSgd, kRowwiseAdagrad, kAdagrad, kAdam };
 enum class Init { kZeros, kUniform, kNormal };
+// Of vectors in memory; kFull = the type that the table computes in.
+enum class Precision { kFull, kFloat16, kBfloat16 };
 
 struct Config {
     std::string name;
     uint64_t seed = 0;
     uint32_t dim = 1;
     bool float64 = false;
+    Precision precision = Precision::kFull;
     Optimizer optimizer = Optimizer::kSgd;
     double lr = 0, eps = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
     double clip_norm = 0;  // 0 = no clipping

@@ -24,6 +24,7 @@ struct PoolArgs {
     bool mean;
     char* out;
     int64_t out_stride;  // bytes
+    char* wide;          // scratch: a vector of the type that is computed in
     uint32_t dim;
 };
 
@@ -48,12 +49,15 @@ struct ApplyArgs {
     uint32_t num_places;
     uint32_t first, step;
     void* sums;  // the gradients by place; used as scratch
+    char* wide;  // scratch: a vector of the type that is computed in
+    // A row is rounded by bits that depend on this and its key alone.
+    uint64_t rounding_seed;
     uint32_t dim;
     double lr, eps, weight_decay, beta1, beta2, clip_norm;
     uint64_t skipped = 0;  // out: rows whose gradient was not finite
 };
 
-// Draws the initial vector of a row whose hash is `base`.
+// Draws the initial vector of a row whose hash is `base`, in the type that is computed in.
 struct DrawArgs {
     uint64_t base;
     char* vector;
@@ -69,6 +73,9 @@ struct Kernels {
     void (*apply)(ApplyArgs&);
     void (*draw)(const DrawArgs&);
     bool (*finite)(const void* values, int64_t rows, int64_t cols, int64_t stride);
+    // Between a vector as it is stored and the type that is computed in; rounds to the nearest.
+    void (*widen)(const char* vector, char* wide, uint32_t dim);
+    void (*narrow)(const char* wide, char* vector, uint32_t dim);
     const char* isa;
 };
 

@@ -2,8 +2,9 @@
 
 // 32 random bits for element i of a row whose hash is `base`. Only 32-bit operations, so that
 // compilers can vectorise it.
-inline uint32_t element_bits(uint64_t base, uint32_t i) {
-    uint32_t x = static_cast<uint32_t>(base) + i * 0x9e3779b9u;
+template <class U>  // uint32_t, or a vector of them
+inline U element_bits(uint64_t base, U i) {
+    U x = static_cast<uint32_t>(base) + i * 0x9e3779b9u;
     x ^= x >> 16;
     x *= 0x85ebca6bu;
     x ^= x >> 13;

@@ -27,6 +27,9 @@ struct Eight {
 template <int DIM>
 constexpr bool in_eights = DIM != 0 && DIM % kLanes == 0;
 
+#include "kernels_draw.hpp"
+#include "kernels_half.hpp"
+
 // out = a * scale
 template <class T, int DIM>
 inline void scale_into(T* __restrict out, const T* __restrict a, T scale, Width<T, DIM> w) {
@@ -87,17 +90,19 @@ inline void prefetch_out(const PoolArgs& a, int64_t sample, size_t bytes) {
 }
 
 // out += the vectors of keys [begin, end); their sum stays in registers.
-template <class T, int DIM, bool WEIGHTED>
-inline void add_keys(T* __restrict out, const PoolArgs& a, int64_t begin, int64_t end,
-                     Width<T, DIM> w) {
+template <class S, int DIM, bool WEIGHTED>
+inline void add_keys(ValueOf<S>* __restrict out, const PoolArgs& a, int64_t begin, int64_t end,
+                     Width<ValueOf<S>, DIM> w) {
+    using T = ValueOf<S>;
     const auto* weights = static_cast<const T*>(a.weights);
     using V = typename Eight<T>::type;
     constexpr int kEights = in_eights<DIM> ? DIM / kLanes : 0;
     V sum[kEights == 0 ? 1 : kEights];
     for (int i = 0; i < kEights; ++i) sum[i] = reinterpret_cast<const V*>(out)[i];
     for (int64_t k = begin; k < end; ++k) {
-        const auto* v = reinterpret_cast<const T*>(a.vectors[a.member[k]]);
-        if (v == nullptr) continue;
+        char* vector = const_cast<char*>(a.vectors[a.member[k]]);
+        if (vector == nullptr) continue;
+        const T* v = values_of<S, DIM>(vector, a.wide, w);
         const T scale = WEIGHTED ? weights[k] : T(1);
         if constexpr (in_eights<DIM>) {
             for (int i = 0; i < kEights; ++i) {
@@ -118,20 +123,21 @@ inline void prefetch_vectors(const PoolArgs& a, int64_t first, int64_t last) {
     }
 }
 
-template <class T, int DIM>
+template <class S, int DIM>
 void pool(PoolArgs& a) {
+    using T = ValueOf<S>;
     const Width<T, DIM> w(a.dim);
     const auto* weights = static_cast<const T*>(a.weights);
     if (a.offsets == nullptr) {
         for (int64_t k = a.key_begin; k < a.key_end; ++k) {
             if (k + kFar < a.num_samples) prefetch_out(a, k + kFar, w.size() * sizeof(T));
             T* __restrict out = reinterpret_cast<T*>(a.out + k * a.out_stride);
-            const auto* v = reinterpret_cast<const T*>(a.vectors[a.member[k]]);
+            char* vector = const_cast<char*>(a.vectors[a.member[k]]);
             const T scale = weights == nullptr ? T(1) : weights[k];
-            if (v == nullptr) {
+            if (vector == nullptr) {
                 for (int i = 0; i < w.size(); ++i) out[i] = T(0);
             } else {
-                scale_into<T, DIM>(out, v, scale, w);
+                scale_into<T, DIM>(out, values_of<S, DIM>(vector, a.wide, w), scale, w);
             }
         }
         a.sample = a.key_end;
@@ -147,9 +153,9 @@ void pool(PoolArgs& a) {
         T* out = reinterpret_cast<T*>(a.out + a.sample * a.out_stride);
         for (int i = 0; begin == first && i < w.size(); ++i) out[i] = T(0);
         if (weights == nullptr) {
-            add_keys<T, DIM, false>(out, a, begin, end, w);
+            add_keys<S, DIM, false>(out, a, begin, end, w);
         } else {
-            add_keys<T, DIM, true>(out, a, begin, end, w);
+            add_keys<S, DIM, true>(out, a, begin, end, w);
         }
         const bool done = end == last;
         if (done && a.mean && last > first) {
@@ -221,82 +227,7 @@ bool sum(SumArgs& a) {
     return plain ? sum_sources<T, DIM, true, true>(a) : sum_sources<T, DIM, false, true>(a);
 }
 
-template <class T, int DIM, Optimizer OPT>
-inline void update(const ApplyArgs& a, T* __restrict v, T* __restrict state, const T* __restrict g,
-                   T squares, Width<T, DIM> w) {
-    const int n = w.size();
-    const T lr = static_cast<T>(a.lr);
-    const T eps = static_cast<T>(a.eps);
-    if constexpr (OPT == Optimizer::kSgd) {
-        descend<T, DIM>(v, g, lr, w);
-    } else if constexpr (OPT == Optimizer::kRowwiseAdagrad) {
-        state[0] += squares / static_cast<T>(n);
-        const T rate = lr / (root(state[0]) + eps);
-        descend<T, DIM>(v, g, rate, w);
-    } else if constexpr (OPT == Optimizer::kAdagrad) {
-        for (int i = 0; i < n; ++i) {
-            state[i] += g[i] * g[i];
-            v[i] -= lr * (g[i] / (root(state[i]) + eps));
-        }
-    } else {
-        T* m = state;
-        T* s = state + n;
-        T& t = state[2 * n];
-        t += T(1);
-        const T b1 = static_cast<T>(a.beta1);
-        const T b2 = static_cast<T>(a.beta2);
-        const T rate = static_cast<T>(a.lr / (1.0 - power(a.beta1, t)));
-        const T correction = static_cast<T>(root(1.0 - power(a.beta2, t)));
-        for (int i = 0; i < n; ++i) {
-            m[i] = b1 * m[i] + (T(1) - b1) * g[i];
-            s[i] = b2 * s[i] + (T(1) - b2) * (g[i] * g[i]);
-            v[i] -= rate * (m[i] / (root(s[i]) / correction + eps));
-        }
-    }
-}
-
-// One row: clip, decay, update. `g` is its merged gradient, and scratch.
-template <class T, int DIM, Optimizer OPT>
-inline bool apply_row(const ApplyArgs& a, uint32_t u, T* g, Width<T, DIM> w) {
-    T squares = sum_squares<T, DIM>(g, w);
-    if (!is_finite(squares)) return false;
-    const uint32_t row = a.places[u];
-    T* v = reinterpret_cast<T*>(a.rows.vector(row));
-    bool changed = false;
-    if (a.clip_norm > 0) {
-        const T norm = root(squares);
-        if (norm > static_cast<T>(a.clip_norm)) {
-            const T scale = static_cast<T>(a.clip_norm) / norm;
-            for (int i = 0; i < w.size(); ++i) g[i] *= scale;
-            changed = true;
-        }
-    }
-    if (a.weight_decay != 0) {
-        add_scaled<T, DIM>(g, v, static_cast<T>(a.weight_decay), w);
-        changed = true;
-    }
-    if (OPT == Optimizer::kRowwiseAdagrad && changed) squares = sum_squares<T, DIM>(g, w);
-    update<T, DIM, OPT>(a, v, reinterpret_cast<T*>(a.rows.state(row)), g, squares, w);
-    return true;
-}
-
-template <class T, int DIM, Optimizer OPT>
-void apply(ApplyArgs& a) {
-    const Width<T, DIM> w(a.dim);
-    const uint32_t vector_bytes = a.rows.vector_bytes < 512 ? a.rows.vector_bytes : 512;
-    const uint32_t state_bytes = a.rows.state_bytes < 512 ? a.rows.state_bytes : 512;
-    const uint64_t ahead = uint64_t{kAhead} * a.step;
-    for (uint64_t u = a.first; u < a.num_places; u += a.step) {
-        if (u + ahead < a.num_places && a.places[u + ahead] != kNoRow) {
-            prefetch_bytes(a.rows.vector(a.places[u + ahead]), vector_bytes);
-            if (OPT != Optimizer::kSgd)
-                prefetch_bytes(a.rows.state(a.places[u + ahead]), state_bytes);
-        }
-        if (a.places[u] == kNoRow) continue;
-        T* g = static_cast<T*>(a.sums) + u * static_cast<size_t>(w.size());
-        if (!apply_row<T, DIM, OPT>(a, static_cast<uint32_t>(u), g, w)) ++a.skipped;
-    }
-}
+#include "kernels_apply.hpp"
 
 template <class T>
 bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
@@ -313,30 +244,31 @@ bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
     return true;
 }
 
-#include "kernels_draw.hpp"
-
-template <class T, int DIM>
-auto apply_for(Optimizer optimizer) -> void (*)(ApplyArgs&) {
-    switch (optimizer) {
-        case Optimizer::kSgd:
-            return apply<T, DIM, Optimizer::kSgd>;
-        case Optimizer::kRowwiseAdagrad:
-            return apply<T, DIM, Optimizer::kRowwiseAdagrad>;
-        case Optimizer::kAdagrad:
-            return apply<T, DIM, Optimizer::kAdagrad>;
-        case Optimizer::kAdam:
-            return apply<T, DIM, Optimizer::kAdam>;
-    }
-    return nullptr;
+template <class S, int DIM>
+Kernels kernels_of(const Config& c, const char* isa) {
+    using T = ValueOf<S>;
+    return {pool<S, DIM>, sum<T, DIM>, apply_for<S, DIM>(c.optimizer),
+            draw<T, DIM>, finite<T>,   widen<S>,
+            narrow<S>,    isa};
 }
 
-template <class T, int DIM>
-Kernels kernels_of(const Config& c, const char* isa) {
-    return {pool<T, DIM>, sum<T, DIM>, apply_for<T, DIM>(c.optimizer),
-            draw<T, DIM>, finite<T>,   isa};
+template <class S>
+Kernels half_kernels(const Config& c, const char* isa) {
+    switch (c.dim) {
+        case 16:
+            return kernels_of<S, 16>(c, isa);
+        case 32:
+            return kernels_of<S, 32>(c, isa);
+        case 64:
+            return kernels_of<S, 64>(c, isa);
+        default:
+            return kernels_of<S, 0>(c, isa);
+    }
 }
 
 Kernels kernels_for(const Config& c, const char* isa) {
+    if (c.precision == Precision::kFloat16) return half_kernels<Float16>(c, isa);
+    if (c.precision == Precision::kBfloat16) return half_kernels<Bfloat16>(c, isa);
     if (c.float64) return kernels_of<double, 0>(c, isa);
     switch (c.dim) {
         case 4:

@@ -1,6 +1,7 @@
 // What kernels_impl.hpp may call: included before any target pragma, so that library code is never
 // compiled for one instruction set and linked into another. root() must inline to an instruction.
 #pragma once
+#include "hash.hpp"
 #include "kernels.hpp"
 
 namespace hps {

@@ -52,7 +52,7 @@ uint32_t Table::row_to_load(uint64_t key, uint64_t hash, uint32_t partition) {
 void Table::write_row(uint32_t row, const RowArrays& in, size_t i) {
     before_write(row);
     const RowParts to = rows_.view().parts(row);
-    std::memcpy(to.vectors, in.vectors + i * layout_.vector_bytes, layout_.vector_bytes);
+    kernels_.narrow(in.vectors + i * layout_.wide_bytes, to.vectors, layout_.dim);
     std::memcpy(to.states, in.state + i * layout_.state_bytes, layout_.state_bytes);
     if (layout_.has_steps()) field<uint32_t>(to.fields, layout_.step) = in.step[i];
     if (layout_.has_counters()) {
@@ -72,7 +72,7 @@ void Table::load(uint32_t partition, const RowArrays& in, int64_t n) {
         for (size_t i = 0; i < order.size(); ++i) {
             if (i + kAhead < order.size()) {
                 __builtin_prefetch(index_.home(order.hash(i + kAhead)), 1);
-                const char* vector = in.vectors + place(i + kAhead) * layout_.vector_bytes;
+                const char* vector = in.vectors + place(i + kAhead) * layout_.wide_bytes;
                 __builtin_prefetch(vector);
                 __builtin_prefetch(vector + 63);
             }

@@ -25,6 +25,7 @@ struct Table::Lookup {
         p.mean = args.mean;
         p.out = args.out;
         p.out_stride = args.out_stride;
+        p.wide = scratch.wide.data();
         p.dim = dim;
         return p;
     }

@@ -14,7 +14,6 @@ namespace hps {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers do not have
 
 size_t round_up(size_t n, size_t unit) {

@@ -9,6 +9,8 @@
 
 namespace hps {
 
+constexpr size_t kHugePage = size_t{2} << 20;
+
 struct MemoryRange {
     char* base = nullptr;
     size_t bytes = 0;

@@ -38,7 +38,7 @@ void Table::pull_rows(Lookup& l) {
     const bool alone =
         l.args.num_keys < kParallelMinKeys || (cold_ != nullptr && l.handle != nullptr);
     const int threads = alone ? 1 : config_.threads;
-    l.scratch.start(threads, l.args.num_keys);
+    l.scratch.start(threads, l.args.num_keys, layout_.wide_bytes);
     for (auto& misses : l.scratch.misses) misses.clear();
     if (threads > 1) {
         pull_parallel(l, threads);

@@ -112,6 +112,7 @@ struct Table::ParallelPull {
     void pool(size_t t) {
         PoolArgs p = l.pool_args(table.layout_.dim);
         p.far = true;
+        p.wide += t * table.layout_.wide_bytes;
         p.sample = first_sample[t];
         p.num_samples = first_sample[t + 1];
         p.key_begin = first_key[t];

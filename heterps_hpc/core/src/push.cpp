@@ -76,7 +76,7 @@ struct Table::Batch {
     const uint32_t* rows = nullptr;           // per place
     uint32_t num_places = 0;
     uint32_t threads = 1;
-    char* sums = nullptr;  // per place
+    char* sums = nullptr;  // per place; and one vector more for each thread
 };
 
 // Gives the rows of all handles one list of places: rows of several pulls may be the same.
@@ -142,7 +142,7 @@ void Table::add_gradients(Batch& b, Sources& sources, uint32_t owner) const {
     }
 }
 
-uint64_t Table::apply(const Batch& b, uint32_t owner, double lr) const {
+uint64_t Table::apply(const Batch& b, uint32_t owner, uint64_t step, double lr) const {
     ApplyArgs a{};
     a.rows = rows_.view();
     a.places = b.rows;
@@ -150,6 +150,8 @@ uint64_t Table::apply(const Batch& b, uint32_t owner, double lr) const {
     a.first = owner;
     a.step = b.threads;
     a.sums = b.sums;
+    a.wide = b.sums + size_t{b.num_places + owner} * layout_.wide_bytes;
+    a.rounding_seed = mix64(init_seed_ ^ split64(step));
     a.dim = layout_.dim;
     a.lr = lr;
     a.eps = config_.eps;
@@ -254,7 +256,7 @@ PushStats Table::push_batch(Batch& b, uint64_t step, double lr) {
     if (num_keys >= static_cast<uint64_t>(kParallelMinKeys)) {
         b.threads = static_cast<uint32_t>(config_.threads);
     }
-    b.sums = scratch.aligned_sums(size_t{b.num_places} * layout_.dim * layout_.value_bytes);
+    b.sums = scratch.aligned_sums(size_t{b.num_places + b.threads} * layout_.wide_bytes);
     if (scratch.sources.size() < b.threads) scratch.sources.resize(b.threads);
     std::vector<uint64_t> skipped(b.threads);
     const auto sum = [&](int t) {
@@ -267,7 +269,7 @@ PushStats Table::push_batch(Batch& b, uint64_t step, double lr) {
         }
     };
     const auto update = [&](int t) {
-        skipped[static_cast<size_t>(t)] = apply(b, static_cast<uint32_t>(t), lr);
+        skipped[static_cast<size_t>(t)] = apply(b, static_cast<uint32_t>(t), step, lr);
     };
     if (b.threads == 1) {
         sum(0);

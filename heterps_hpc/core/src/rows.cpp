@@ -24,7 +24,8 @@ RowLayout::RowLayout(const Config& c)
     : dim(c.dim),
       state_dim(hps::state_dim(c)),
       value_bytes(c.float64 ? 8 : 4),
-      vector_bytes(dim * value_bytes),
+      wide_bytes(dim * value_bytes),
+      vector_bytes(c.precision == Precision::kFull ? wide_bytes : 2 * dim),
       state_bytes(state_dim * value_bytes) {
     const auto take = [this] { return fields_bytes += 4, fields_bytes - 4; };
     if (c.counters || c.track_steps || c.max_age != 0) step = take();
@@ -33,7 +34,7 @@ RowLayout::RowLayout(const Config& c)
         click = take();
     }
     if (c.hot_bytes != 0) heat = take();
-    record_state = vector_bytes;
+    record_state = (vector_bytes + 3) / 4 * 4;
     record_fields = record_state + state_bytes;
     record_key = (record_fields + fields_bytes + 7) / 8 * 8;
     record_bytes = record_key + 8;

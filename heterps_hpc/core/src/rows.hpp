@@ -40,8 +40,9 @@ struct RowLayout {
     bool has_steps() const { return step != kNoField; }
     bool has_counters() const { return show != kNoField; }
 
-    uint32_t dim, state_dim, value_bytes;  // value_bytes = size of one float
-    uint32_t vector_bytes, state_bytes, fields_bytes = 0;
+    uint32_t dim, state_dim, value_bytes;  // value_bytes = size of one float that is computed with
+    uint32_t wide_bytes;                   // of a vector of such floats
+    uint32_t vector_bytes, state_bytes, fields_bytes = 0;  // as they lie in memory
     // Byte offsets within the fields; kNoField = the table has no such field.
     uint32_t step = kNoField, show = kNoField, click = kNoField, heat = kNoField;
     uint32_t record_state, record_fields, record_key, record_bytes;  // offsets within a record

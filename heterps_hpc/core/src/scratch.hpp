@@ -23,9 +23,11 @@ struct PullScratch {
     std::vector<const char*> vectors;          // per place; null = contributes nothing
     std::vector<uint32_t> rows, member;        // of a pull without a handle
     std::vector<std::unique_ptr<char[]>> loose;  // vectors that lie in no row
+    std::vector<char> wide;                      // a vector per thread
 
-    void start(int threads, int64_t num_keys) {
+    void start(int threads, int64_t num_keys, size_t wide_bytes) {
         const auto t = static_cast<size_t>(threads);
+        if (wide.size() < t * wide_bytes) wide.resize(t * wide_bytes);
         if (distinct.size() < t) {
             distinct.resize(t);
             place.resize(t);

@@ -132,7 +132,7 @@ void Snapshot::copy_out(const char* record, int64_t i, const RowArrays& out) con
     const auto n = static_cast<size_t>(i);
     const char* fields = record + layout_.record_fields;
     out.keys[n] = field<uint64_t>(record, layout_.record_key);
-    std::memcpy(out.vectors + n * layout_.vector_bytes, record, layout_.vector_bytes);
+    table_->kernels_.widen(record, out.vectors + n * layout_.wide_bytes, layout_.dim);
     std::memcpy(out.state + n * layout_.state_bytes, record + layout_.record_state,
                 layout_.state_bytes);
     if (layout_.has_steps()) out.step[n] = field<uint32_t>(fields, layout_.step);

@@ -59,11 +59,17 @@ uint32_t Table::new_row(uint64_t key, uint64_t hash, uint32_t partition) {
     return row;
 }
 
-void Table::set_initial(uint32_t row, uint64_t key) const {
+void Table::set_initial(uint32_t row, uint64_t key) {
     const uint64_t base = mix64(key ^ init_seed_);
     char* vector = rows_.view().vector(row);
     __builtin_prefetch(vector + layout_.vector_bytes, 1);  // where the partition's next row begins
-    kernels_.draw({base, vector, layout_.dim, config_.init, config_.init_scale});
+    if (config_.precision == Precision::kFull) {
+        kernels_.draw({base, vector, layout_.dim, config_.init, config_.init_scale});
+    } else {
+        initial_.resize(layout_.wide_bytes);
+        kernels_.draw({base, initial_.data(), layout_.dim, config_.init, config_.init_scale});
+        kernels_.narrow(initial_.data(), vector, layout_.dim);
+    }
     const bool adagrad =
         config_.optimizer == Optimizer::kAdagrad || config_.optimizer == Optimizer::kRowwiseAdagrad;
     if (!adagrad || config_.initial_accumulator == 0) return;
@@ -101,8 +107,8 @@ void Table::read(const uint64_t* keys, int64_t n, bool* found, char* vectors, ch
         } else {
             rows_.save(row, record.data());
         }
-        std::memcpy(vectors + static_cast<size_t>(i) * layout_.vector_bytes, record.data(),
-                    layout_.vector_bytes);
+        kernels_.widen(record.data(), vectors + static_cast<size_t>(i) * layout_.wide_bytes,
+                       layout_.dim);
         std::memcpy(state + static_cast<size_t>(i) * layout_.state_bytes,
                     record.data() + layout_.record_state, layout_.state_bytes);
     }

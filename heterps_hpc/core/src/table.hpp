@@ -126,7 +126,7 @@ class Table : public std::enable_shared_from_this<Table> {
 
     uint32_t create(uint64_t key, uint64_t hash, uint32_t partition);
     uint32_t new_row(uint64_t key, uint64_t hash, uint32_t partition);
-    void set_initial(uint32_t row, uint64_t key) const;
+    void set_initial(uint32_t row, uint64_t key);
     uint32_t row_to_load(uint64_t key, uint64_t hash, uint32_t partition);
     void write_row(uint32_t row, const RowArrays& in, size_t i);
     void before_write(uint32_t row);
@@ -153,7 +153,7 @@ class Table : public std::enable_shared_from_this<Table> {
     [[noreturn]] void refuse_nonfinite(size_t handle) const;
     void join_handles(Batch& batch, PushScratch& scratch) const;
     void add_gradients(Batch& batch, Sources& sources, uint32_t owner) const;
-    uint64_t apply(const Batch& batch, uint32_t owner, double lr) const;
+    uint64_t apply(const Batch& batch, uint32_t owner, uint64_t step, double lr) const;
     void count_shows(const Batch& batch, PushScratch& scratch, uint64_t step);
     PushStats push_batch(Batch& batch, uint64_t step, double lr);
     void count_sightings(const std::vector<std::shared_ptr<Pulled>>& handles);
@@ -211,7 +211,8 @@ class Table : public std::enable_shared_from_this<Table> {
     uint64_t hot_limit_ = 0;  // rows in memory per partition
     std::vector<Clock> clocks_;
     std::unique_ptr<ColdFile> cold_;
-    std::vector<char> record_;  // on its way between memory and disk
+    std::vector<char> record_;   // on its way between memory and disk
+    std::vector<char> initial_;  // a vector before it is rounded to the table's precision
     std::unique_ptr<Fetcher> fetcher_;
     PageToucher toucher_;  // last: it must end before the memory that it touches
 };

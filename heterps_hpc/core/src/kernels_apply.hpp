@@ -1,0 +1,101 @@
+// Optimizer updates, one per row; a part of kernels_impl.hpp, and included only there.
+
+template <class T, int DIM, Optimizer OPT>
+inline void update(const ApplyArgs& a, T* __restrict v, T* __restrict state, const T* __restrict g,
+                   T squares, Width<T, DIM> w) {
+    const int n = w.size();
+    const T lr = static_cast<T>(a.lr);
+    const T eps = static_cast<T>(a.eps);
+    if constexpr (OPT == Optimizer::kSgd) {
+        descend<T, DIM>(v, g, lr, w);
+    } else if constexpr (OPT == Optimizer::kRowwiseAdagrad) {
+        state[0] += squares / static_cast<T>(n);
+        const T rate = lr / (root(state[0]) + eps);
+        descend<T, DIM>(v, g, rate, w);
+    } else if constexpr (OPT == Optimizer::kAdagrad) {
+        for (int i = 0; i < n; ++i) {
+            state[i] += g[i] * g[i];
+            v[i] -= lr * (g[i] / (root(state[i]) + eps));
+        }
+    } else {
+        T* m = state;
+        T* s = state + n;
+        T& t = state[2 * n];
+        t += T(1);
+        const T b1 = static_cast<T>(a.beta1);
+        const T b2 = static_cast<T>(a.beta2);
+        const T rate = static_cast<T>(a.lr / (1.0 - power(a.beta1, t)));
+        const T correction = static_cast<T>(root(1.0 - power(a.beta2, t)));
+        for (int i = 0; i < n; ++i) {
+            m[i] = b1 * m[i] + (T(1) - b1) * g[i];
+            s[i] = b2 * s[i] + (T(1) - b2) * (g[i] * g[i]);
+            v[i] -= rate * (m[i] / (root(s[i]) / correction + eps));
+        }
+    }
+}
+
+// One row: clip, decay, update. `g` is its merged gradient, and scratch.
+template <class S, int DIM, Optimizer OPT>
+inline bool apply_row(const ApplyArgs& a, uint32_t u, ValueOf<S>* g, Width<ValueOf<S>, DIM> w) {
+    using T = ValueOf<S>;
+    T squares = sum_squares<T, DIM>(g, w);
+    if (!is_finite(squares)) return false;
+    const uint32_t row = a.places[u];
+    char* vector = a.rows.vector(row);
+    T* v = values_of<S, DIM>(vector, a.wide, w);
+    bool changed = false;
+    if (a.clip_norm > 0) {
+        const T norm = root(squares);
+        if (norm > static_cast<T>(a.clip_norm)) {
+            const T scale = static_cast<T>(a.clip_norm) / norm;
+            for (int i = 0; i < w.size(); ++i) g[i] *= scale;
+            changed = true;
+        }
+    }
+    if (a.weight_decay != 0) {
+        add_scaled<T, DIM>(g, v, static_cast<T>(a.weight_decay), w);
+        changed = true;
+    }
+    if (OPT == Optimizer::kRowwiseAdagrad && changed) squares = sum_squares<T, DIM>(g, w);
+    update<T, DIM, OPT>(a, v, reinterpret_cast<T*>(a.rows.state(row)), g, squares, w);
+    if constexpr (Stored<S>::kIsHalf) {
+        const uint64_t base = mix64(a.rows.key(row) ^ a.rounding_seed);
+        narrow_vector(v, reinterpret_cast<S*>(vector), w.size(), ByElement{base});
+    }
+    return true;
+}
+
+template <class S, int DIM, Optimizer OPT>
+void apply(ApplyArgs& a) {
+    using T = ValueOf<S>;
+    const Width<T, DIM> w(a.dim);
+    const uint32_t vector_bytes = a.rows.vector_bytes < 512 ? a.rows.vector_bytes : 512;
+    const uint32_t state_bytes = a.rows.state_bytes < 512 ? a.rows.state_bytes : 512;
+    const uint64_t ahead = uint64_t{kAhead} * a.step;
+    for (uint64_t u = a.first; u < a.num_places; u += a.step) {
+        if (u + ahead < a.num_places && a.places[u + ahead] != kNoRow) {
+            prefetch_bytes(a.rows.vector(a.places[u + ahead]), vector_bytes);
+            if (OPT != Optimizer::kSgd)
+                prefetch_bytes(a.rows.state(a.places[u + ahead]), state_bytes);
+            if (Stored<S>::kIsHalf) __builtin_prefetch(&a.rows.key(a.places[u + ahead]));
+        }
+        if (a.places[u] == kNoRow) continue;
+        T* g = static_cast<T*>(a.sums) + u * static_cast<size_t>(w.size());
+        if (!apply_row<S, DIM, OPT>(a, static_cast<uint32_t>(u), g, w)) ++a.skipped;
+    }
+}
+
+template <class S, int DIM>
+auto apply_for(Optimizer optimizer) -> void (*)(ApplyArgs&) {
+    switch (optimizer) {
+        case Optimizer::kSgd:
+            return apply<S, DIM, Optimizer::kSgd>;
+        case Optimizer::kRowwiseAdagrad:
+            return apply<S, DIM, Optimizer::kRowwiseAdagrad>;
+        case Optimizer::kAdagrad:
+            return apply<S, DIM, Optimizer::kAdagrad>;
+        case Optimizer::kAdam:
+            return apply<S, DIM, Optimizer::kAdam>;
+    }
+    return nullptr;
+}
