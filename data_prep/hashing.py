@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from heterps_hpc.counter_rng import mix64
+from heterps_hpc.counter_rng import mix64, unmix64
 
 UInt64s = NDArray[np.uint64]
 
@@ -33,6 +33,11 @@ def slot_base(slot: str) -> int:
 def keys_of_integers(slot: str, values: UInt64s) -> UInt64s:
     """Keys of categories that are integers."""
     return mix64(values + np.uint64(slot_base(slot)))
+
+
+def integer_of(slot: str, keys: UInt64s) -> UInt64s:
+    """The integers that these keys were made of; anything at all for keys of texts."""
+    return unmix64(keys) - np.uint64(slot_base(slot))
 
 
 def keys_of_texts(slot: str, texts: Iterable[bytes]) -> UInt64s:

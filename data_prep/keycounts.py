@@ -8,7 +8,7 @@ other way round.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,7 @@ class KeyPolicy:
         if self.max_keys is None and not self.frequent:
             return rows
         slots = {name: self._keys(name, keys) for name, keys in rows.slots.items()}
-        return SampleRows(slots, rows.dense, rows.labels, rows.weight, rows.group)
+        return replace(rows, slots=slots)
 
     def _keys(self, slot: str, keys: Keys) -> Keys:
         flat = keys.keys

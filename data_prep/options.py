@@ -64,7 +64,7 @@ class PrepareOptions:
         return self.out if self.split == "none" else self.out / part
 
     def content(self) -> dict[str, object]:
-        """The options that change what is written, for telling one preparation from another."""
+        """The options that change what is written, which identify a preparation."""
         return {
             name: getattr(self, name)
             for name in (

@@ -7,7 +7,8 @@ slots:
   - {column: item, integer: true}
   - {column: tags, separator: "|"}
 dense: [{column: price, transform: log}]
-weight: w          # all of these are optional
+id: request        # how you know a row: carried to its score; these are all optional
+weight: w
 group: session
 time: timestamp    # numbers, ISO 8601, or {column: timestamp, format: "%d/%m/%Y %H:%M"}
 """
@@ -141,6 +142,7 @@ class Recipe(Value):
     labels: tuple[LabelColumn, ...]
     slots: tuple[SlotColumn, ...]
     dense: tuple[DenseColumn, ...] = ()
+    id: str | None = None
     weight: str | None = None
     group: str | None = None
     time: str | TimeColumn | None = None
@@ -168,7 +170,13 @@ class Recipe(Value):
             labels=tuple(column.column for column in self.labels),
             has_weight=self.weight is not None,
             has_group=self.group is not None,
+            id_column=self.id,
         )
+
+    def without_labels(self) -> Recipe:
+        """For rows to be scored, which need not have labels, weights, groups and times."""
+        unneeded = {"labels": (), "weight": None, "group": None, "time": None}
+        return self.model_copy(update=unneeded)
 
     def arrow_types(self) -> dict[str, Any]:
         """How each used column is to be read from text."""
@@ -190,6 +198,8 @@ class Recipe(Value):
             types[self.weight] = pa.float64()
         if self.time_column is not None:
             types.setdefault(self.time_column.column, pa.string())
+        if self.id is not None:
+            types.setdefault(self.id, pa.string())
         return types
 
 
@@ -203,9 +213,10 @@ def rows_of(table: Any, recipe: Recipe) -> tuple[SampleRows, Int64s | None]:
         SampleRows(
             slots,
             np.stack(dense, axis=1) if dense else None,
-            np.stack(labels, axis=1),
+            np.stack(labels, axis=1) if labels else None,
             None if recipe.weight is None else _required(table[recipe.weight], recipe.weight),
             None if recipe.group is None else _texts(table[recipe.group], recipe.group),
+            ids=None if recipe.id is None else _ids(table[recipe.id]),
         ),
         None if when is None else times_of(table[when.column], when),
     )
@@ -221,6 +232,11 @@ def features_of(table: Any, recipe: Recipe) -> SampleRows:
 def keys_of_values(values: Any, slot: SlotColumn) -> UInt64s:
     """The key of each of some single values of a slot."""
     return _keys(pa.chunked_array([values]), slot.slot, slot.integer)
+
+
+def _ids(column: Any) -> NDArray[np.object_]:
+    texts = column.cast(pa.string()).fill_null("")
+    return np.array(texts.to_pylist(), np.object_)
 
 
 def _slot(column: Any, slot: SlotColumn) -> Keys:

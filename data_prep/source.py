@@ -58,7 +58,7 @@ class Source(Protocol):
         """Bytes on disk, for the progress bar."""
 
     def describe(self) -> dict[str, Any]:
-        """What it is, for the manifest and for telling sources apart."""
+        """What it is, for the manifest and to identify the source."""
 
     def tasks(self, segment_bytes: int) -> list[Task]:
         """All of the work."""

@@ -76,7 +76,7 @@ def one_key_slots(names: Iterable[str], matrix: UInt64s) -> dict[str, Keys]:
     return dict(zip(names, map(_as_keys, parts), strict=True))
 
 
-_SINGLE = ("dense", "labels", "weight", "group", "sample_ids")
+_SINGLE = ("dense", "labels", "weight", "group", "sample_ids", "ids")
 
 
 def _cut(column: Any, first: int, last: int) -> Any:
@@ -171,6 +171,7 @@ class SampleRows:
     weight: Floats | None = None
     group: UInt64s | None = None
     sample_ids: Int64s | None = None
+    ids: NDArray[np.object_] | None = None  # texts by which the user knows the rows
 
     @property
     def num_rows(self) -> int:
@@ -234,6 +235,7 @@ def check_rows(rows: SampleRows, schema: Schema) -> SampleRows:
         _labels(rows.labels, num_rows, schema.labels),
         _vector("weight", rows.weight, num_rows, schema.has_weight, np.float32),
         _vector("group", rows.group, num_rows, schema.has_group, np.uint64),
+        ids=_vector("ids", rows.ids, num_rows, schema.id_column is not None, np.object_),
     )
 
 

@@ -10,7 +10,7 @@ import xxhash
 from pydantic import Field, field_validator, model_validator
 
 from heterps_hpc.errors import UserError
-from heterps_hpc.validation import Value
+from heterps_hpc.validation import Value, nearest
 
 FORMAT: Literal["heterps-click-log"] = "heterps-click-log"
 VERSION: Literal[1] = 1
@@ -57,6 +57,7 @@ class Schema(Value):
     labels: tuple[str, ...] = ("label",)
     has_weight: bool = False
     has_group: bool = False
+    id_column: str | None = None  # which column of the input names a row; models do not see it
 
     @model_validator(mode="after")
     def _unique_names(self) -> Self:
@@ -149,6 +150,23 @@ class DatasetManifest(Schema):
             "has_rare": int(options.get("min_count") or 1) > 1,
         }
 
+    def learning(self, label: str | None) -> Self:
+        """The same with that label first, for whoever builds a model; None: as it is."""
+        if label is None:
+            return self
+        if label not in self.labels:
+            raise UserError(f"data.label: no label {label!r}; {nearest(label, list(self.labels))}")
+        place = self.labels.index(label)
+        first = [place, *(other for other in range(len(self.labels)) if other != place)]
+        ranges = self.label_ranges
+        return self.model_copy(
+            update={
+                "labels": tuple(self.labels[i] for i in first),
+                "label_means": tuple(self.label_means[i] for i in first),
+                "label_ranges": None if ranges is None else tuple(ranges[i] for i in first),
+            }
+        )
+
     def check_labels(self, low: float, high: float, where: str) -> None:
         """UserError unless the first label, which models learn, lies between the two."""
         if not self.labels:
@@ -185,7 +203,11 @@ class DatasetManifest(Schema):
         identity = {
             "version": self.version,
             "schema": schema.model_dump(
-                mode="json", exclude={"slots": {"__all__": {"sampled_keys", "missing_rate"}}}
+                mode="json",
+                exclude={
+                    "slots": {"__all__": {"sampled_keys", "missing_rate"}},
+                    "id_column": True,  # nothing is learned from it
+                },
             ),
             "block_rows": self.block_rows,
             "shards": [[shard.num_rows, shard.content] for shard in self.shards],

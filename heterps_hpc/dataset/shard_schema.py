@@ -6,6 +6,7 @@
     /slots/NAME/lengths       uint32 [rows]             only "many": keys of each sample
     /slots/NAME/starts        int64 [blocks + 1]        only "many": first key of each block
     /slots/NAME/weights       float32 [keys]            only "weighted"
+    /ids                      texts [rows]              only where rows have an id
     /chunk_addresses  /chunk_counts                     only uncompressed: see below
 
 Lengths instead of offsets, so that a block is whole chunks: CSR's extra offset at the end of a
@@ -100,6 +101,8 @@ def chunk_addresses(dataset: Any, block_rows: int) -> list[int]:
     dataset.id.chunk_iter(note)
     return addresses
 
+
+IDS = "ids"  # not a Column: ranks do not read it, and what is learned does not depend on it
 
 WEIGHT = Column("weight", np.dtype(np.float32), "row")
 GROUP = Column("group", np.dtype(np.uint64), "row")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -70,8 +72,23 @@ def _slot_table(manifest: DatasetManifest) -> Table:
     return table
 
 
-def head(path: Path | str, rows: int = 5, console: Console | None = None) -> None:
-    """Print the first rows of a dataset."""
+class ValuesLike(Protocol):
+    """Knows the raw values behind keys and numbers, as far as there is a way back."""
+
+    def key(self, slot: str, key: int) -> str | None:
+        """The raw value of a key, if it is known."""
+
+    def number(self, column: str, value: float) -> float:
+        """The raw number of a dense column."""
+
+
+def head(
+    path: Path | str,
+    rows: int = 5,
+    console: Console | None = None,
+    originals: Callable[[DatasetManifest], ValuesLike] | None = None,
+) -> None:
+    """Print the first rows of a dataset: raw values where they are known, else keys."""
     if rows < 1:
         raise UserError(f"cannot show {rows} rows; ask for at least one")
     dataset = Dataset.open(path)
@@ -83,10 +100,15 @@ def head(path: Path | str, rows: int = 5, console: Console | None = None) -> Non
     )
     order = Order(dataset, min(rows, manifest.num_rows), shuffle=False, window_rows=1)
     with Reader(dataset, order, selection, num_epochs=1, read_ahead=1) as reader:
-        console.print(_head_table(manifest, next(reader)))
+        known = None if originals is None else originals(manifest)
+        table = _head_table(manifest, next(reader), known)
+    ids = dataset.ids(0, rows)
+    if ids is not None:
+        table.add_row(f"id {manifest.id_column}", *ids)
+    console.print(table)
 
 
-def _head_table(manifest: DatasetManifest, batch: Batch) -> Table:
+def _head_table(manifest: DatasetManifest, batch: Batch, known: ValuesLike | None) -> Table:
     """A column for each sample: there are more features than fit in one line."""
     count = len(batch.sample_ids)
     table = Table(title=f"{manifest.name}: first {count} of {manifest.num_rows:,} rows")
@@ -99,11 +121,14 @@ def _head_table(manifest: DatasetManifest, batch: Batch) -> Table:
     ):
         for place, name in enumerate(names):
             assert matrix is not None
-            table.add_row(f"{kind} {name}", *(f"{value:.6g}" for value in matrix[:, place]))
+            values = matrix[:, place].tolist()
+            if known is not None and kind == "dense":
+                values = [known.number(name, value) for value in values]
+            table.add_row(f"{kind} {name}", *(f"{value:.6g}" for value in values))
     if batch.weight is not None:
         table.add_row("weight", *(f"{value:.6g}" for value in batch.weight))
     for name, keys in batch.slots.items():
-        cells = (_keys_text(keys.cut(row, row + 1)) for row in range(count))
+        cells = (_keys_text(keys.cut(row, row + 1), name, known) for row in range(count))
         table.add_row(f"slot {name}", *cells)
     return table
 
@@ -113,8 +138,12 @@ def _count(cardinality: int) -> str:
     return f"{'≈ ' if cardinality > EXACT_KEYS else ''}{cardinality:,}"
 
 
-def _keys_text(keys: Keys) -> str:
-    shown = " ".join(f"{int(key):016x}" for key in keys.keys[:_MAX_KEYS_SHOWN])
+def _keys_text(keys: Keys, slot: str, known: ValuesLike | None) -> str:
+    found = [int(key) for key in keys.keys[:_MAX_KEYS_SHOWN]]
+    values = [None if known is None else known.key(slot, key) for key in found]
+    shown = " ".join(
+        f"{key:016x}" if value is None else value for key, value in zip(found, values, strict=True)
+    )
     return shown + (" …" if len(keys.keys) > _MAX_KEYS_SHOWN else "")
 
 

@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.csv_source import CsvSource
+from data_prep.hashing import integer_of, keys_of_integers
 from data_prep.libsvm import LibsvmSource
 from data_prep.options import PrepareOptions
+from data_prep.originals import Originals
 from data_prep.pool import Meter, _progress
 from data_prep.prepare import prepare
 from data_prep.recipe import Recipe
@@ -29,6 +31,7 @@ from heterps_hpc.dataset import (
     Schema,
     SlotSpec,
 )
+from heterps_hpc.dataset.show import head as heterps_head
 from heterps_hpc.dataset.write import DatasetWriter
 from heterps_hpc.errors import UserError
 from heterps_hpc.models import build_model
@@ -268,3 +271,29 @@ def test_info_marks_estimates_and_shows_missing_values(
     assert "75.00%" in shown
     assert f"≈ {manifest.slots[0].cardinality:,}" in shown  # more than 4,096 are estimated
     assert "from 0 to 1" in shown
+
+
+def test_head_shows_original_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Integers, logarithms, ids and missing values have a way back; texts have none."""
+    (tmp_path / "a.csv").write_text("y,site,item,price,row\n1,x,4711,99.5,r-1\n0,y,,0,r-2\n")
+    recipe = Recipe.parse(
+        {
+            "labels": [{"column": "y"}],
+            "slots": [{"column": "site"}, {"column": "item", "integer": True}],
+            "dense": [{"column": "price", "transform": "log"}],
+            "id": "row",
+        },
+        "recipe",
+    )
+    prepare(CsvSource([tmp_path / "a.csv"], recipe), PrepareOptions(tmp_path / "out"))
+    heterps_head(tmp_path / "out", originals=Originals)
+    shown = capsys.readouterr().out
+    for value in ("4711", "99.5", "(missing)", "r-1", "r-2"):
+        assert value in shown
+    heterps_head(tmp_path / "out")
+    assert "4711" not in capsys.readouterr().out
+
+
+def test_the_way_back_from_integers(tmp_path: Path) -> None:
+    integers = np.array([0, 1, 77, 2**32 - 1, 2**63 - 1], np.uint64)
+    assert integer_of("s", keys_of_integers("s", integers)).tolist() == integers.tolist()

@@ -178,3 +178,19 @@ def test_reading_twice_gives_the_same_bits(dataset: Dataset) -> None:
             return b"".join(np.ascontiguousarray(b.slots["one"].keys).tobytes() for b in reader)
 
     assert everything() == everything()
+
+
+def test_one_label_of_several(tmp_path: Path) -> None:
+    rows = write_mixed(tmp_path / "d", 90)
+    dataset = Dataset.open(tmp_path / "d")
+    order = Order(dataset, 90, shuffle=False)
+    with Reader(dataset, order, ColumnSelection(labels="buy"), num_epochs=1) as reader:
+        labels = next(reader).labels
+    assert labels is not None
+    assert rows.labels is not None
+    np.testing.assert_array_equal(labels, rows.labels[:, 1:])
+    with pytest.raises(UserError, match="no label 'by'; did you mean 'buy'"):
+        Reader(dataset, order, ColumnSelection(labels="by"))
+    manifest = dataset.manifest.learning("buy")
+    assert manifest.labels == ("buy", "click")
+    assert manifest.label_means == dataset.manifest.label_means[::-1]

@@ -89,6 +89,27 @@ class Dataset:
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             raise UserError(f"{path}: damaged: {error}; prepare the dataset again") from error
 
+    def ids(self, first: int = 0, last: int | None = None) -> NDArray[np.object_] | None:
+        """The texts by which the user knows the rows first .. last - 1; None if they have none."""
+        if self.manifest.id_column is None:
+            return None
+        last = self.manifest.num_rows if last is None else last
+        found, begin = [], 0
+        for shard in self.manifest.shards:
+            low, high = max(first - begin, 0), min(last - begin, shard.num_rows)
+            begin += shard.num_rows
+            if low < high:
+                found.append(self._shard_ids(self.path / shard.file, low, high))
+        return np.concatenate(found) if found else np.empty(0, np.object_)
+
+    def _shard_ids(self, path: Path, low: int, high: int) -> NDArray[np.object_]:
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                texts: NDArray[np.object_] = file[shard_schema.IDS].asstr()[low:high]
+                return texts
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            raise UserError(f"{path}: damaged: {error}; prepare the dataset again") from error
+
 
 @dataclass(frozen=True)
 class ColumnSelection:
@@ -96,7 +117,7 @@ class ColumnSelection:
 
     slots: tuple[str, ...] = ()
     dense: bool = False
-    labels: bool = False
+    labels: bool | str = False  # all of them, or the one of that name
     weight: bool = False
     group: bool = False
 
@@ -107,9 +128,12 @@ class ColumnSelection:
         for name in self.slots:
             if name not in known:
                 raise UserError(f"{dataset.path}: no slot {name!r}; {nearest(name, known)}")
+        if isinstance(self.labels, str) and self.labels not in manifest.labels:
+            remedy = nearest(self.labels, list(manifest.labels))
+            raise UserError(f"{dataset.path}: no label {self.labels!r}; {remedy}")
         for wanted, there, what in (
             (self.dense, bool(manifest.dense_columns), "dense columns"),
-            (self.labels, bool(manifest.labels), "labels"),
+            (bool(self.labels), bool(manifest.labels), "labels"),
             (self.weight, manifest.has_weight, "sample weight"),
             (self.group, manifest.has_group, "group id"),
         ):
@@ -134,6 +158,7 @@ class SelectedColumns:
     single: dict[str, Column]
     one: dict[str, Column]
     many: tuple[ManyColumns, ...]
+    only_label: int | None = None  # the place of the one label that is wanted
 
     @classmethod
     def of(cls, dataset: Dataset, selection: ColumnSelection) -> SelectedColumns:
@@ -142,7 +167,7 @@ class SelectedColumns:
         manifest = dataset.manifest
         single = {
             "dense": (selection.dense, shard_schema.dense_column(manifest)),
-            "labels": (selection.labels, shard_schema.labels_column(manifest)),
+            "labels": (bool(selection.labels), shard_schema.labels_column(manifest)),
             "weight": (selection.weight, shard_schema.WEIGHT),
             "group": (selection.group, shard_schema.GROUP),
         }
@@ -160,6 +185,7 @@ class SelectedColumns:
                 for slot in slots
                 if slot.kind == "many"
             ),
+            manifest.labels.index(selection.labels) if isinstance(selection.labels, str) else None,
         )
 
     @cached_property

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps_hpc.closing import Closing
 from heterps_hpc.dataset.columns import Keys, SampleRows
 from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset
 from heterps_hpc.dataset.read.order import Order, Position, Window
@@ -62,7 +62,7 @@ class Cut(NamedTuple):
         return np.arange(self.first, self.last) if self.chosen is None else self.chosen
 
 
-class Reader:
+class Reader(Closing):
     """Iterates over batches from a position on; memory: one window of the selected columns,
     and the batches that wait or are in use.
 
@@ -138,14 +138,6 @@ class Reader:
         self._permits.put(None)  # the thread may be waiting for it
         self._thread.join()
         self._loader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _work(self, start: Position) -> None:
         try:

@@ -230,6 +230,9 @@ class LoadedWindow:
             rows = self._rows[first:last]
             slots.update(self._pick(rows, self._wide, self._memory.batches))
         single = {use: column[first:last] for use, column in self._single.items()}
+        label = self._wanted.only_label
+        if label is not None:
+            single["labels"] = single["labels"][:, label : label + 1]
         return SampleRows(slots, **single, sample_ids=self._ids[first:last])
 
     def _is_wide(self, slot: ManyColumns) -> bool:

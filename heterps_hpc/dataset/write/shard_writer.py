@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import h5py
@@ -114,6 +113,14 @@ class DatasetShardWriter:
                 alignment_interval=shard_schema.PAGE_BYTES,
             )
             self._datasets = {column.path: self._create(column) for column in self._columns}
+            if schema.id_column is not None:
+                self._ids = self._file.create_dataset(
+                    shard_schema.IDS,
+                    shape=(0,),
+                    maxshape=(None,),
+                    chunks=(options.block_rows,),
+                    dtype=h5py.string_dtype(),
+                )
 
     def _create(self, column: shard_schema.Column) -> Any:
         return self._file.create_dataset(
@@ -162,6 +169,9 @@ class DatasetShardWriter:
         self._extend_rows({path: data for path, data in narrow.items() if data is not None})
         if rows.labels is not None:
             self._note_labels(rows.labels)
+        if rows.ids is not None:
+            self._ids.resize(self._rows_written + rows.num_rows, axis=0)
+            self._ids[self._rows_written :] = rows.ids
         bits = random_bits(self._row_seed, self._rows_written, rows.num_rows)
         self._rows_written += rows.num_rows
         for name, keys in rows.slots.items():
@@ -281,9 +291,7 @@ class DatasetShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file.id:
             self.abort()
 

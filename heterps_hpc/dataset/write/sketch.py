@@ -56,7 +56,7 @@ class Cardinality:
         hashes = mix64(keys + np.uint64(0x632BE59BD9B4E019))
         cells = (hashes >> np.uint64(64 - _REGISTER_BITS)).astype(np.int64)
         rest = (hashes << np.uint64(_REGISTER_BITS)) | np.uint64(1 << (_REGISTER_BITS - 1))
-        # the exponent of the rest as a floating-point number tells its leading zeros
+        # the exponent of the rest as a floating-point number gives its leading zeros
         exponents = rest.astype(np.float64).view(np.uint64) >> np.uint64(52)
         ranks = (np.uint64(1023 + 64) - exponents).astype(np.uint8)
         higher = ranks > self.registers[cells]  # soon few are
