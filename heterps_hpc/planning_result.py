@@ -48,20 +48,44 @@ class RunnerUp(_Saved):
     loses: str = ""
 
 
+class Trial(_Saved):
+    """A plan that really ran for a short time before the job proper."""
+
+    what: str
+    plan: Plan
+    samples_per_second: float | None = None  # None: it failed
+    failed: str = ""  # why
+    seconds: float = 0.0  # that its nodes were allocated
+    spent: float = 0.0  # $ for them
+    taken: bool = False
+
+    @property
+    def money(self) -> float | None:
+        """$ of the whole job at the throughput that was seen."""
+        if not self.samples_per_second:
+            return None
+        estimate = self.plan.estimate
+        return estimate.money * estimate.samples_per_second / self.samples_per_second
+
+
 class PlanningResult(_Saved):
     """The plan, the plans of other schedulers, how it was found, and what other floors cost."""
 
     version: int = 1
     plan: Plan
+    outcome: tuple[str, ...] = ()  # what a reader needs first, in sentences
     memory: tuple[MemoryUse, ...] = ()  # of one rank, by stage of the plan
     alternatives: tuple[Plan, ...] = ()
     runners_up: tuple[RunnerUp, ...] = ()
+    trials: tuple[Trial, ...] = ()  # plans that really ran before one of them was taken
     needed_pools: tuple[str, ...] = ()  # without each of these there is no plan
     frontier: tuple[Plan, ...] = ()
     asked: str | None = None  # the scheduler that was asked to decide
     own_plan: Plan | None = None  # what it found by itself; the plan may be another's, if cheaper
     learning_curve: tuple[CurvePoint, ...] = ()  # of the asked scheduler, as the next two
-    floor: float = 0.0  # samples per second that were asked for
+    floor: float = 0.0  # samples per second that the goal needs; 0 = none
+    limits: tuple[str, ...] = ()  # of speed, as the job has them, in words
+    max_money: float | None = None  # $, if the goal has a budget
     best: float | None = None  # samples per second of the fastest plan, if it was needed
     best_is_found: bool = False  # `best` is the fastest plan found: a faster one was not ruled out
     best_at_most: float | None = None  # what is proven of the fastest plan then

@@ -19,6 +19,7 @@ from heterps_hpc.validation import Value
 
 Positive = Annotated[int, Field(gt=0, le=2**30)]
 NotNegativeFloat = Annotated[float, Field(ge=0, le=1e18)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e18)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -33,6 +34,7 @@ class LayerInfo(Value):
     activation_bytes: NotNegativeFloat = 0.0  # kept from forward to backward
     weight_bytes_total: NotNegativeFloat = 0.0  # dense parameters: replicated, allreduced
     table_bytes_total: NotNegativeFloat = 0.0  # rows and their optimizer state: sharded
+    table_rows_total: NotNegativeFloat = 0.0  # once all keys of the data have been seen
     flops: NotNegativeFloat = 0.0  # forward and backward
     keys_per_sample: NotNegativeFloat = 0.0  # of an embedding's slots together
 
@@ -77,6 +79,11 @@ class PoolTiming(Value):
     reduce_seconds_per_byte: NotNegativeFloat | None = None  # allreduce; else from the inner link
     reduce_latency_seconds: NotNegativeFloat | None = None
     message_seconds_per_byte: NotNegativeFloat = 0.0  # processor time of a byte sent or received
+    message_seconds: NotNegativeFloat = 0.0  # and of a message, whatever its bytes
+    new_row_seconds: NotNegativeFloat = 0.0  # what a row costs once, besides being found
+    peer_wait_seconds: NotNegativeFloat = 0.0  # per batch, of ranks that exchange within a stage
+    # computing with k ranks, relative to what OCT and α say, at every k that was measured
+    compute_factors: dict[Positive, PositiveFloat] = Field(default_factory=dict)
     overlap: Fraction = 1.0  # how much of the shorter of CT and DT hides behind the longer
     full_node_ranks: Positive = 1  # other times are those of a node with so many busy ranks
     alone: Fraction = 1.0  # seconds of a rank alone on its node, relative to one on a full node

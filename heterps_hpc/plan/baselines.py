@@ -169,7 +169,7 @@ def why_no_plan(problem: Problem, scheduler: str) -> str:
         return "no accelerator pool"
     if scheduler in ("cpu-only", "heuristic") and not cpus:
         return "no CPU pool"
-    return "no plan that meets the floor"
+    return "no plan that meets the goal"
 
 
 def _blocks(counter: Iterator[tuple[int, ...]]) -> Iterator[Ints]:

@@ -2,11 +2,10 @@
 
 For stage i on a pool with k ranks (numbers in brackets are the paper's equations):
 
-    CT_i = (Σ OCT · (1 − α + α/k) + F) · relief(k) + messages(k)           (1) computing
+    CT_i = (Σ OCT · (1 − α + α/k) · factor(k) + F) · relief(k) + messages(k)   (1) computing
     DT_i = Σ ODT · (1 − β + β/k) + cut/k + exchange·(k−1)/k² + reduce(k)   (2) moving data
-    ET_i = max(CT_i ⊕ DT_i, prefetched/k)                                  (3) overlapped
-           with a ⊕ b = max(a, b) + (1 − overlap) · min(a, b)
-    T    = Σ ET_i/m + (1 − 1/m) · max ET_i                                 (4) seconds per batch
+    ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)               (3) overlapped
+    T    = of all ET_i together: pipeline.py                               (4) seconds per batch
     money = num_batches · T · Σ price · units                              (5)
 
 What the paper does not have, all functions of one stage and its k, so that the exact solver can
@@ -14,17 +13,18 @@ carry them:
 
     F         what a rank pays per batch and micro-batch whatever its layers
     relief    k ranks that do not fill a node have more of its memory bandwidth and clock rate each
-    messages  processor time of every byte that a rank sends or receives: it packs and copies itself
+    factor    what ranks computed where k of them were measured, relative to the fit of OCT and α
+    messages  processor time of every byte and message that a rank sends or receives: it packs and
+              copies itself
     cut       bytes of activations and gradients that the stage sends over the uplink: a transfer is
               charged once, to the stage that sends it, as both of its ends wait for the same bytes
-    prefetched  of the cut, pooled rows and their gradients when the staleness is at least one: rows
-              come before their batch and gradients leave after it, both at once, so the uplink,
-              which carries both ways at a time, only keeps a batch from being faster than one way
+    rows      pooled rows that cross the stage's ends, and their gradients: they go both ways at
+              once alongside computing, so the uplink only keeps a batch from being faster than
+              one way, and the loop of staleness (4) waits for one micro-batch of them
     exchange  pooled rows that go from shards to replicas within the stage, over the inner link: one
-              way if the rows are prefetched, as then only their gradients are waited for
+              way if the rows are prefetched, as then only their gradients are waited for; and
+              (k−1)/k of what ranks wait for each other in it beyond the link
     reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
-    drain     (4) instead of max ET_i, because our pipeline drains once per batch; tables-only
-              stages prefetch and stay out of the sum when the staleness is at least one
     memory    tables are sharded, weights and activations are not: a stage needs enough ranks; saves
               alongside training may copy all rows that a rank has in memory (snapshot)
 """
@@ -40,11 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.layout import Estimate, Plan, Stage, StageEstimate
+from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import OPTIMIZER_COPIES, Bools, Floats, Ints, Problem
 from heterps_hpc.planning_result import MemoryUse
 
 Index = int | Ints
-AnyFloats = NDArray[np.floating[Any]]
 Number = TypeVar("Number", float, Floats)
 ROUNDING = 1e-12  # relative: what sums in another order may differ by
 
@@ -85,26 +85,28 @@ class PlanCosts:
 
 
 class _ComputeTerms(NamedTuple):
-    serial: Floats
-    parallel: Floats  # divided by k
-    messages: Floats  # divided by k
-    exchange_messages: Floats  # times (k−1)/k²
+    fixed: Floats
+    serial: Floats  # times factor(k)
+    parallel: Floats  # divided by k, times factor(k)
+    messages: Floats
+    message_bytes: Floats  # divided by k
+    exchange_messages: Floats  # times (k−1)
+    exchange_bytes: Floats  # times (k−1)/k²
 
 
 class _MoveTerms(NamedTuple):
     serial: Floats
     parallel: Floats  # divided by k
     exchange: Floats  # times (k−1)/k²
-    reduce: Floats  # times (k−1)/k
+    reduce: Floats  # times (k−1)/k; and waiting for peers
     reduce_latency: Floats  # times (k−1)
-    prefetched: Floats  # divided by k; not added, but a bound
 
 
 class _Traffic(NamedTuple):
     """Bytes per batch, one way, of every pair."""
 
-    cut: Floats  # activations, and without staleness pooled rows
-    prefetched: Floats  # pooled rows, with staleness
+    cut: Floats  # activations
+    rows: Floats  # pooled rows that cross the stage's ends
     exchanged: Floats  # pooled rows within the stage
 
 
@@ -123,23 +125,6 @@ def _exchanged(ranks: Index, max_ranks: Index) -> Floats:
     """
     low, high = np.asarray(ranks, dtype=np.float64), np.asarray(max_ranks, dtype=np.float64)
     return np.asarray(np.minimum((low - 1) / low**2, (high - 1) / high**2))
-
-
-def batch_seconds(
-    chain_sum: AnyFloats, chain_max: AnyFloats, prefetch_max: AnyFloats, micro_batches: int
-) -> Floats:
-    """T, seconds per batch (equation 4): of plans, or of any bounds on their parts.
-
-    `chain` are the stages that the pipeline drains through, `prefetch` the others, which only keep
-    a batch from being faster than themselves.
-    """
-    m = micro_batches
-    return np.asarray(np.maximum(chain_sum / m + (1 - 1 / m) * chain_max, prefetch_max))
-
-
-def chain_budget(seconds: Floats, chain_max: Floats, micro_batches: int) -> Floats:
-    """Equation 4 turned round: the sum of the chain for which a batch takes so long."""
-    return np.asarray(micro_batches * seconds - (micro_batches - 1) * chain_max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,9 +164,7 @@ class StageTable:
 
     @cached_property
     def in_chain(self) -> Bools:
-        """Stages that the pipeline drains through, per pair: all but tables that prefetch."""
-        if self.problem.staleness == 0:
-            return np.ones(len(self.pairs), dtype=np.bool_)
+        """Stages that the pipeline drains through, per pair: all but those of tables alone."""
         return ~self.tables_only
 
     @cached_property
@@ -189,7 +172,7 @@ class StageTable:
         """Bytes per batch, one way, per pair."""
         first, last = self.pairs[:, 0], self.pairs[:, 1]
         cut = np.zeros(len(self.pairs))
-        prefetched = np.zeros(len(self.pairs))
+        rows = np.zeros(len(self.pairs))
         exchanged = np.zeros(len(self.pairs))
         for writer, readers, size in self.problem.layers.tensors:
             inside = (first <= writer) & (writer <= last)
@@ -199,27 +182,29 @@ class StageTable:
                 reads |= (first <= reader) & (reader <= last)
                 leaves |= reader > last
             crosses = size * ((inside & leaves) | (reads & (writer < first)))
-            if not self.problem.layers.is_embedding[writer]:
-                cut += crosses
-                continue
-            exchanged += size * (inside & reads)
-            if self.problem.staleness > 0:
-                prefetched += crosses
+            if self.problem.layers.is_embedding[writer]:
+                rows += crosses
+                exchanged += size * (inside & reads)
             else:
                 cut += crosses
-        return _Traffic(cut, prefetched, exchanged)
+        return _Traffic(cut, rows, exchanged)
 
     @cached_property
     def _compute_terms(self) -> _ComputeTerms:
         """Sums of equation 1, [pairs, P]."""
         layers, pools, traffic = self.problem.layers, self.problem.pools, self.traffic
-        both_ways = 2 * pools.message_seconds_per_byte  # a byte and its gradient
-        return _ComputeTerms(
-            serial=self._sums(layers.OCT * (1 - layers.alpha)) + pools.fixed_seconds,
+        byte, message = 2 * pools.message_seconds_per_byte, 2 * pools.message_seconds
+        crosses = (traffic.cut + traffic.rows > 0)[:, None] * self.problem.micro_batches
+        exchanges = (traffic.exchanged > 0)[:, None] * self.problem.micro_batches
+        return _ComputeTerms(  # a tensor and its gradient: twice of everything
+            fixed=np.broadcast_to(pools.fixed_seconds, (len(self.pairs), self.problem.num_pools)),
+            serial=self._sums(layers.OCT * (1 - layers.alpha)),
             parallel=self._sums(layers.OCT * layers.alpha),
-            messages=(traffic.cut + traffic.prefetched)[:, None] * both_ways,
+            messages=crosses * message,
+            message_bytes=(traffic.cut + traffic.rows)[:, None] * byte,
             # within a stage every rank is at both ends of it
-            exchange_messages=2 * traffic.exchanged[:, None] * both_ways,
+            exchange_messages=2 * exchanges * message,
+            exchange_bytes=2 * traffic.exchanged[:, None] * byte,
         )
 
     @cached_property
@@ -237,9 +222,9 @@ class StageTable:
             parallel=self._sums(layers.ODT * layers.beta)
             + traffic.cut[:, None] * pools.uplink_seconds_per_byte,
             exchange=exchange_ways * traffic.exchanged[:, None] * pools.inner_seconds_per_byte,
-            reduce=2 * weights * pools.reduce_seconds_per_byte,
+            reduce=2 * weights * pools.reduce_seconds_per_byte
+            + (traffic.exchanged > 0)[:, None] * pools.peer_wait_seconds,
             reduce_latency=2 * (weights > 0) * pools.reduce_latency,
-            prefetched=traffic.prefetched[:, None] * pools.uplink_seconds_per_byte,
         )
 
     def relief(self, pool: Index, ranks: Index) -> Floats:
@@ -255,10 +240,24 @@ class StageTable:
     ) -> Floats:
         """CT, computing (equation 1); with `max_ranks`, see `stage_seconds`."""
         terms, most = self._compute_terms, ranks if max_ranks is None else max_ranks
-        full_node = terms.serial[pair, pool] + terms.parallel[pair, pool] / most
-        messages = terms.messages[pair, pool] / most
-        exchanged = terms.exchange_messages[pair, pool] * _exchanged(ranks, most)
-        return np.asarray(full_node * self.relief(pool, ranks) + messages + exchanged)
+        layers = terms.serial[pair, pool] + terms.parallel[pair, pool] / most
+        layers = layers * self._least_factor(pool, ranks, most) + terms.fixed[pair, pool]
+        messages = terms.messages[pair, pool] + terms.message_bytes[pair, pool] / most
+        exchanged = terms.exchange_messages[pair, pool] * (np.asarray(ranks) - 1)
+        exchanged = exchanged + terms.exchange_bytes[pair, pool] * _exchanged(ranks, most)
+        return np.asarray(layers * self.relief(pool, ranks) + messages + exchanged)
+
+    def _least_factor(self, pool: Index, ranks: Index, max_ranks: Index) -> Floats:
+        """The least factor(k) of ranks ≤ k ≤ max_ranks: it is linear between what was measured."""
+        least = np.ones(np.broadcast_shapes(*(np.shape(x) for x in (pool, ranks, max_ranks))))
+        for index, (known, factors) in enumerate(self.problem.pools.factors):
+            low, high = np.interp(ranks, known, factors), np.interp(max_ranks, known, factors)
+            own = np.minimum(low, high)
+            for k, factor in zip(known, factors, strict=True):
+                inside = (np.asarray(ranks) <= k) & (k <= np.asarray(max_ranks))
+                own = np.where(inside, np.minimum(own, factor), own)
+            least = np.where(np.asarray(pool) == index, own, least)
+        return least
 
     def move_seconds(
         self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
@@ -286,13 +285,12 @@ class StageTable:
         ct = self.compute_seconds(pair, pool, ranks, max_ranks)
         dt = self.move_seconds(pair, pool, ranks, max_ranks)
         overlap = self.problem.pools.overlap[pool]
-        both = np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt)
-        most = ranks if max_ranks is None else max_ranks
-        return np.asarray(np.maximum(both, self.prefetch_seconds(pair, pool, most)))
+        return np.asarray(np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt))
 
-    def prefetch_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
-        """Seconds that prefetched rows, or their gradients, need of the uplink (in equation 3)."""
-        return np.asarray(self._move_terms.prefetched[pair, pool] / ranks)
+    def rows_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """Seconds that pooled rows, or their gradients, need of the uplink (in equation 4)."""
+        uplink = self.problem.pools.uplink_seconds_per_byte[pool]
+        return np.asarray(self.traffic.rows[pair] * uplink / ranks)
 
     @cached_property
     def _stage_bytes(self) -> tuple[Floats, Floats, Floats]:
@@ -332,15 +330,18 @@ class StageTable:
         row = np.nonzero(exists)[0]
         pair, pool, count = pair[exists], pool[exists], ranks[exists].astype(np.int64)
         seconds = self.stage_seconds(pair, pool, count)
-        chain, prefetch = np.zeros(ranks.shape), np.zeros(ranks.shape)
+        chain, tables, rows = (np.zeros(ranks.shape) for _ in range(3))
         chain[exists] = np.where(self.in_chain[pair], seconds, 0.0)
-        prefetch[exists] = np.where(self.in_chain[pair], 0.0, seconds)
+        tables[exists] = np.where(self.in_chain[pair], 0.0, seconds)
+        rows[exists] = self.rows_seconds(pair, pool, count)
         cell = row * problem.num_pools + pool
         used = np.bincount(cell, count, len(ranks) * problem.num_pools).astype(np.int64)
         used = used.reshape(len(ranks), problem.num_pools)
         return PlanCosts(
-            seconds=batch_seconds(
-                chain.sum(axis=1), chain.max(axis=1), prefetch.max(axis=1), problem.micro_batches
+            seconds=problem.pipeline.batch_seconds(
+                PlanParts(
+                    chain.sum(axis=1), chain.max(axis=1), tables.max(axis=1), rows.max(axis=1)
+                )
             ),
             per_hour=(-(-used // problem.pools.ranks_per_unit) * problem.pools.price).sum(axis=1),
             used=used,
@@ -430,6 +431,11 @@ def to_plan(table: StageTable, choices: Sequence[Choice], scheduler: str) -> Pla
         estimate=estimate(table, choices),
         scheduler=scheduler,
     )
+
+
+def placement_of(choices: Sequence[Choice]) -> list[int]:
+    """The pool of every layer."""
+    return [choice.pool for choice in choices for _ in range(choice.first, choice.last + 1)]
 
 
 def stages_of(placement: Sequence[int]) -> list[tuple[int, int, int]]:

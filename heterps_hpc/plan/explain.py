@@ -8,8 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heterps_hpc import format as fmt
 from heterps_hpc.layout import Estimate, Plan
-from heterps_hpc.plan.cost_model import Choice, StageTable, estimate, stages_of, to_plan
+from heterps_hpc.plan.cost_model import (
+    Choice,
+    StageTable,
+    estimate,
+    placement_of,
+    stages_of,
+    to_plan,
+)
 from heterps_hpc.plan.exact.solver import Solution, solve
 from heterps_hpc.plan.problem import Problem
 from heterps_hpc.planning_result import RunnerUp
@@ -17,6 +25,8 @@ from heterps_hpc.planning_result import RunnerUp
 SECONDS_PER_QUESTION = 3.0
 RUNNER_UP_SECONDS = 4.0  # for all runner-up plans of one question together
 EQUAL = 5e-4
+CLOSE = 1.05  # times faster: nearer points of a frontier are as good as one
+BELOW = (0.5, 0.65, 0.8, 0.9, 0.95)  # shares of a floor whose price a reader may want to know
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,11 @@ def best_throughput(problem: Problem, seconds: float = SECONDS_PER_QUESTION) -> 
     return Best(problem.batch_size / solution.value, at_most, solution.choices)
 
 
-def frontier(problem: Problem, num_points: int = 8, seconds: float = 4.0) -> list[Plan]:
-    """The least money at rising throughput floors, from the cheapest plan to the fastest."""
+def frontier(
+    problem: Problem, around: float = 0.0, num_points: int = 8, seconds: float = 5.0
+) -> list[Plan]:
+    """The least money at rising throughput floors, from the cheapest plan to the fastest; closer
+    below one that is asked about, where a reader may give way."""
     best = best_throughput(problem, seconds / 4)
     cheapest = solve(StageTable(problem.with_floor(0.0)), seconds=seconds / 4)
     if best is None or cheapest.choices is None:
@@ -53,9 +66,15 @@ def frontier(problem: Problem, num_points: int = 8, seconds: float = 4.0) -> lis
     first = to_plan(table, cheapest.choices, "exact")
     plans = [first]
     slowest, fastest = first.estimate.samples_per_second, best.samples_per_second
-    for floor in np.geomspace(slowest, fastest, num_points)[1:]:
+    # no more of them than differ
+    num_points = min(num_points, 2 + int(np.log(fastest / slowest) / np.log(CLOSE)))
+    floors = [*np.geomspace(slowest, fastest, num_points)[1:], *(around * share for share in BELOW)]
+    floors = sorted(floor for floor in floors if floor > slowest)
+    for floor in floors:
+        if floor <= plans[-1].estimate.samples_per_second * (1 - 1e-9):
+            continue  # the plan before is the cheapest here, too
         asked = StageTable(problem.with_floor(float(floor) * (1 - 1e-9)))
-        solution = solve(asked, seconds=seconds / num_points, start=best.choices)
+        solution = solve(asked, seconds=seconds / len(floors), start=best.choices)
         if solution.choices is None:
             continue
         plan = to_plan(asked, solution.choices, "exact")
@@ -115,7 +134,7 @@ def next_placement(table: StageTable, chosen: Sequence[Choice], deadline: float)
     Such a plan moves some layer off its pool, so the best of "layer i elsewhere" over all i is it.
     Each question starts from the best answer so far, and has only to beat that.
     """
-    placement = [choice.pool for choice in chosen for _ in range(choice.first, choice.last + 1)]
+    placement = placement_of(chosen)
     every = [
         (first, last, pool)
         for first, last in table.pairs.tolist()
@@ -149,13 +168,16 @@ def why(other: Estimate, chosen: Estimate) -> str:
     price = other.money_per_hour / chosen.money_per_hour - 1
     if abs(other.money / chosen.money - 1) < EQUAL / 10:
         return "costs the same"
-    more = f"{abs(price):.1%} {'more' if price > 0 else 'less'} per hour"
+    if other.money < chosen.money:
+        return "it does not: the scheduler missed it"
+    more = f"{fmt.percent(abs(price))} {'more' if price > 0 else 'less'} per hour"
+    if price >= 1:
+        more = f"{fmt.factor(1 + price)} times as much per hour"
+    slower = f"takes {fmt.percent(abs(hours))} {'longer' if hours > 0 else 'less'}"
+    if hours >= 1:
+        slower = f"takes {fmt.factor(1 + hours)} times as long"
     if abs(price) < EQUAL:
-        text = f"takes {abs(hours):.1%} {'longer' if hours > 0 else 'less'} at the same price"
-    elif abs(hours) < EQUAL:
-        text = f"as fast, but costs {more}"
-    elif hours > 0:
-        text = f"takes {hours:.1%} longer {'and' if price > 0 else 'but'} costs {more}"
-    else:
-        text = f"takes {-hours:.1%} less {'but' if price > 0 else 'and'} costs {more}"
-    return text.replace("%", " %")
+        return f"{slower} at the same price"
+    if abs(hours) < EQUAL:
+        return f"as fast, but costs {more}"
+    return f"{slower} {'and' if (hours > 0) == (price > 0) else 'but'} costs {more}"

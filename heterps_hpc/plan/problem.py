@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from heterps_hpc.cluster import Cluster, Link
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.profile import Profile
+from heterps_hpc.plan.pipeline import Pipeline
+from heterps_hpc.profile import PoolTiming, Profile
 from heterps_hpc.table_size import snapshot_share
 
 Floats = NDArray[np.float64]
@@ -46,7 +47,11 @@ class PoolArrays:
     reduce_latency: Floats
     reduce_seconds_per_byte: Floats
     message_seconds_per_byte: Floats  # of processor time, sent or received
+    message_seconds: Floats  # of processor time, of a message whatever its bytes
+    peer_wait_seconds: Floats  # of ranks that exchange within a stage
     estimated: Bools
+    # computing at k ranks relative to OCT and α: some k, and the factors there; none: 1
+    factors: tuple[tuple[Ints, Floats], ...] = ()
     kinds: tuple[str, ...] = ()  # `cpu` or `accelerator`, as the cluster file says; else by device
     # by the keys of the cluster file, for messages; absent where a question was not made from one
     ranks_per_node: Ints | None = None
@@ -104,6 +109,11 @@ class Problem:
         return len(self.pools.names)
 
     @property
+    def pipeline(self) -> Pipeline:
+        """How the batches of a plan overlap."""
+        return Pipeline(self.micro_batches, self.staleness)
+
+    @property
     def longest_batch(self) -> float:
         """Seconds that a batch may take under the floor."""
         return self.batch_size / self.floor if self.floor > 0 else math.inf
@@ -154,7 +164,7 @@ def make_problem(
         raise UserError(f"the throughput floor is {floor} samples/s; it must be positive")
     return Problem(
         pools=_pool_arrays(profile, cluster, micro_batches),
-        layers=_layer_arrays(profile, cluster, batch_size),
+        layers=_layer_arrays(profile, cluster, batch_size, num_samples / batch_size),
         batch_size=batch_size,
         micro_batches=micro_batches,
         staleness=staleness,
@@ -184,12 +194,23 @@ def problem_of_job(profile: Profile, cluster: Cluster, job: Job, num_samples: fl
     )
 
 
-def _layer_arrays(profile: Profile, cluster: Cluster, batch_size: int) -> LayerArrays:
+def _layer_arrays(
+    profile: Profile, cluster: Cluster, batch_size: int, num_batches: float
+) -> LayerArrays:
     names = tuple(layer.name for layer in profile.layers)
     order = {name: index for index, name in enumerate(names)}
     grid = [[profile.timing(layer, pool.name) for pool in cluster.pools] for layer in names]
     scale = batch_size / profile.batch_size
     oct_ = np.array([[t.compute_seconds for t in row] for row in grid]) * scale
+    # every row is created once in the job: in the mean of its batches so many
+    new_rows = np.array(
+        [
+            min(layer.table_rows_total / num_batches, layer.keys_per_sample * batch_size)
+            for layer in profile.layers
+        ]
+    )
+    new_row_seconds = np.array([profile.pool(p.name).new_row_seconds for p in cluster.pools])
+    oct_ = oct_ + new_rows[:, None] * new_row_seconds
     for index, name in enumerate(names):
         if not (oct_[index] > 0).all() and profile.layers[index].kind != "loss":
             pool = cluster.pools[int(np.argmin(oct_[index]))].name
@@ -261,12 +282,20 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
             ]
         ),
         message_seconds_per_byte=floats([f.message_seconds_per_byte for f in fixed]),
+        message_seconds=floats([f.message_seconds for f in fixed]),
+        peer_wait_seconds=floats([f.peer_wait_seconds for f in fixed]),
         estimated=np.array([pool.name in estimated for pool in pools]),
+        factors=tuple(_factors(f) for f in fixed),
         kinds=tuple("accelerator" if pool.is_accelerator else "cpu" for pool in pools),
         ranks_per_node=np.array([pool.ranks_per_node for pool in pools]),
         max_ranks=tuple(pool.max_ranks for pool in pools),
         max_nodes=tuple(pool.max_nodes for pool in pools),
     )
+
+
+def _factors(timing: PoolTiming) -> tuple[Ints, Floats]:
+    ranks = sorted(timing.compute_factors) or [1]
+    return np.array(ranks), np.array([timing.compute_factors.get(k, 1.0) for k in ranks])
 
 
 def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:

@@ -58,3 +58,6 @@ def _first_valid(
         if table.evaluate(choices).valid:
             return choices
     return None
+
+
+STATIC_RULES = {"StaRatio": static_ratio, "StaPSRatio": static_server_ratio}

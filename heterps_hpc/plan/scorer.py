@@ -23,7 +23,8 @@ from functools import cache
 
 import numpy as np
 
-from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, batch_seconds, stages_of
+from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, stages_of
+from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Bools, Floats, Ints
 
 EVERY_COUNT_UP_TO = 64  # larger numbers of ranks go in steps of about 3 %
@@ -53,7 +54,7 @@ class _Block:
     first: Ints  # [N, S]: the layer that a stage starts with
     pool: Ints  # [N, S]
     chain: Floats  # [N, S]: 1 if the pipeline drains through the stage (equation 4)
-    prefetch: Floats  # [N, S]: 1 if it holds tables that prefetch
+    tables: Floats  # [N, S]: 1 if it holds tables alone
     same: Floats  # [N, S, S]: 1 where two stages are on one pool
     share: Floats  # [N, S]: 1 / number of the placement's stages on the pool; 0 for no stage
     broken: Floats  # [N]: stages that fit on their pool with no number of ranks
@@ -88,6 +89,7 @@ class Scorer:
         self._num_rows = 1
         self._least = np.inf  # value of the best placement so far
         self._seconds = np.zeros((1, len(self._counts)))
+        self._rows_seconds = np.zeros((1, len(self._counts)))
         self._start = np.zeros((1, width), dtype=np.int64)
         self._lowest = np.zeros(1, dtype=np.int64)
         self._highest = np.zeros(1, dtype=np.int64)
@@ -153,7 +155,8 @@ class Scorer:
         et, fits = table.stage_seconds(*cell), table.fits(*cell)
         broken = ~fits.any(axis=1)
         fits[broken] = self._counts <= problem.pools.limit[pool[broken], None]
-        et = np.minimum.accumulate(np.where(fits, et, np.inf), axis=1)
+        seconds = np.where(fits, et, np.inf)
+        et = np.minimum.accumulate(seconds, axis=1)
         lowest = fits.argmax(axis=1)
         highest = len(self._counts) - 1 - fits[:, ::-1].argmax(axis=1)
         first = (et[:, :, None] > self._caps * (1 + 1e-12)).sum(axis=1)
@@ -167,7 +170,8 @@ class Scorer:
         self._row_of[stages] = new
         self._num_rows += len(stages)
         start = np.clip(np.concatenate(starts, axis=1), lowest[:, None], highest[:, None])
-        self._seconds = np.concatenate([self._seconds, et])
+        self._seconds = np.concatenate([self._seconds, seconds])
+        self._rows_seconds = np.concatenate([self._rows_seconds, table.rows_seconds(*cell)])
         self._start = np.concatenate([self._start, start])
         self._lowest = np.concatenate([self._lowest, lowest])
         self._highest = np.concatenate([self._highest, highest])
@@ -204,7 +208,7 @@ class Scorer:
             first=first,
             pool=pool,
             chain=in_chain.astype(np.float64),
-            prefetch=(exists & ~in_chain).astype(np.float64),
+            tables=(exists & ~in_chain).astype(np.float64),
             same=same.astype(np.float64),
             share=exists / np.maximum(same.sum(axis=2), 1),
             broken=self._broken[row].sum(axis=1),
@@ -222,11 +226,14 @@ class Scorer:
 
     def _value(self, block: _Block, place: Ints) -> tuple[Floats, Bools]:
         """T · C (or T) of ranks [N, S, G] with penalties, and whether they are valid, [N, G]."""
-        problem, m = self.table.problem, self.table.problem.micro_batches
+        problem = self.table.problem
         pools = problem.pools
         e = self._seconds[block.row[:, :, None], place]
-        chain, prefetch = e * block.chain[:, :, None], e * block.prefetch[:, :, None]
-        total = batch_seconds(chain.sum(axis=1), chain.max(axis=1), prefetch.max(axis=1), m)
+        rows = self._rows_seconds[block.row[:, :, None], place]
+        chain, tables = e * block.chain[:, :, None], e * block.tables[:, :, None]
+        total = problem.pipeline.batch_seconds(
+            PlanParts(chain.sum(axis=1), chain.max(axis=1), tables.max(axis=1), rows.max(axis=1))
+        )
         used = block.same @ self._counts[place].astype(np.float64)
         unit = pools.ranks_per_unit[block.pool][:, :, None]
         limit = pools.limit[block.pool][:, :, None]
@@ -269,23 +276,14 @@ class Scorer:
 
     def _best_move(self, block: _Block, place: Ints) -> tuple[Ints, Floats]:
         """The best change of one stage's ranks for each placement, and its value."""
-        problem, m = self.table.problem, self.table.problem.micro_batches
+        problem = self.table.problem
         pools = problem.pools
         k = self._counts[place].astype(np.float64) * (block.row > 0)
         used = (block.same @ k[:, :, None])[:, :, 0]
         unit, limit = pools.ranks_per_unit[block.pool], pools.limit[block.pool]
         price = pools.price[block.pool]
         tried = self._tries(block, place, k, used, unit)
-        e, new = self._seconds[block.row, place], self._seconds[block.row[:, :, None], tried]
-        chain, prefetch = e * block.chain, e * block.prefetch
-        others = (chain.sum(axis=1, keepdims=True) - chain)[:, :, None]
-        new_chain, new_prefetch = new * block.chain[:, :, None], new * block.prefetch[:, :, None]
-        total = batch_seconds(
-            others + new_chain,
-            np.maximum(_max_of_others(chain)[:, :, None], new_chain),
-            np.maximum(_max_of_others(prefetch)[:, :, None], new_prefetch),
-            m,
-        )
+        total = problem.pipeline.batch_seconds(self._parts_after(block, place, tried))
         now = used[:, :, None] + self._counts[tried] - k[:, :, None]
         units = np.ceil(used / unit)
         per_hour = (units * price * block.share).sum(axis=1)[:, None, None]
@@ -306,6 +304,23 @@ class Scorer:
         changed = place.copy()
         changed[which, stage] = tried[which, stage, option]
         return changed, flat[which, best]
+
+    def _parts_after(self, block: _Block, place: Ints, tried: Ints) -> PlanParts:
+        """The parts of equation 4 [N, S, D] with one stage's ranks changed to those tried."""
+        row = block.row[:, :, None]
+        e, new = self._seconds[block.row, place], self._seconds[row, tried]
+        chain, new_chain = e * block.chain, new * block.chain[:, :, None]
+        others = (chain.sum(axis=1, keepdims=True) - chain)[:, :, None]
+
+        def largest(now: Floats, changed: Floats) -> Floats:
+            return np.maximum(_max_of_others(now)[:, :, None], changed)
+
+        return PlanParts(
+            others + new_chain,
+            largest(chain, new_chain),
+            largest(e * block.tables, new * block.tables[:, :, None]),
+            largest(self._rows_seconds[block.row, place], self._rows_seconds[row, tried]),
+        )
 
     def _best_two_moves(self, block: _Block, place: Ints) -> tuple[Ints, Floats]:
         """The best change of the ranks of two stages for each placement, and its value."""

@@ -15,11 +15,16 @@ from heterps_hpc.planning_result import MemoryUse, PlanningResult
 
 
 def show(result: PlanningResult, layout: Layout, console: Console | None = None) -> None:
-    """Print the stages, the money, the baselines and the frontier."""
+    """Print the outcome, the stages, the money, the baselines and the frontier."""
     console = console or Console()
+    for line in result.outcome:
+        console.print(line, highlight=False)
+    console.print()
     console.print(stage_table(result.plan, layout, result.memory))
     for line in summary_lines(result):
         console.print(line, highlight=False)
+    if result.trials:
+        console.print(trial_table(result))
     if result.runners_up or result.needed_pools:
         console.print(runner_table(result))
     console.print(comparison_table(result))
@@ -27,7 +32,9 @@ def show(result: PlanningResult, layout: Layout, console: Console | None = None)
 
 def stage_table(plan: Plan, layout: Layout, memory: Sequence[MemoryUse]) -> Table:
     """Where each stage runs, its seconds per batch, and under its layers its role and memory."""
-    table = _table(f"plan by {plan.scheduler}", ("stage", "ranks", *_SECONDS), ("layers", "pool"))
+    table = plain_table(
+        f"plan by {plan.scheduler}", ("stage", "ranks", *_SECONDS), ("layers", "pool")
+    )
     for index, stage in enumerate(plan.stages):
         times = plan.estimate.stages[index]
         first, last = stage.layers[0], stage.layers[-1]
@@ -36,20 +43,20 @@ def stage_table(plan: Plan, layout: Layout, memory: Sequence[MemoryUse]) -> Tabl
         table.add_row(
             str(index),
             str(stage.num_ranks),
-            f"{times.compute_seconds:.4g}",
-            f"{times.move_seconds:.4g}",
-            f"{times.seconds:.4g}",
+            fmt.seconds(times.compute_seconds),
+            fmt.seconds(times.move_seconds),
+            fmt.seconds(times.seconds),
             (first if first == last else f"{first} … {last}")
-            + f"\n{role} · {gigabytes(memory[index])}{binds}",
+            + f"\n{role} · {memory_line(memory[index])}{binds}",
             stage.pool,
         )
     return table
 
 
-_SECONDS = ("compute s", "move s", "stage s")
+_SECONDS = ("compute", "move", "per batch")
 
 
-def _table(title: str, numbers: Sequence[str], texts: Sequence[str]) -> Table:
+def plain_table(title: str | None, numbers: Sequence[str], texts: Sequence[str]) -> Table:
     """A table whose numbers are never cut: on a narrow terminal its texts are folded."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in numbers:
@@ -59,27 +66,28 @@ def _table(title: str, numbers: Sequence[str], texts: Sequence[str]) -> Table:
     return table
 
 
-def gigabytes(use: MemoryUse) -> str:
+def memory_line(use: MemoryUse) -> str:
     """Host memory of a rank and its limit; the part for snapshots is named, a device is added."""
-    text = f"{use.host / 1e9:.3g} of {use.limit / 1e9:.3g} GB per rank"
+    text = f"{fmt.size(use.host)} of {fmt.size(use.limit)} per rank"
     if use.snapshot > 0:
-        text += f" (snapshot {use.snapshot / 1e9:.3g})"
+        text += f" (snapshot {fmt.size(use.snapshot)})"
     if use.dense_on_device:
-        limit = "?" if use.device_limit is None else f"{use.device_limit / 1e9:.3g}"
-        text += f", device {use.dense / 1e9:.3g} of {limit}"
+        limit = "?" if use.device_limit is None else fmt.size(use.device_limit)
+        text += f", device {fmt.size(use.dense)} of {limit}"
     return text
 
 
 def money_line(plan: Plan) -> str:
-    """`money $12.40 · optimum $12.40 · gap 0.0 %`."""
+    """`money $12.40 · optimum $12.40 · gap 0.0 %`; within a budget the optimum is a speed."""
     parts = [f"money {fmt.money(plan.estimate.money)}"]
-    if plan.optimum_money is not None and plan.gap is not None:
-        word = "bound" if plan.gap_is_bound else "optimum"
-        at_most = "≤ " if plan.gap_is_bound else ""
-        parts += [
-            f"{word} {fmt.money(plan.optimum_money)}",
-            f"gap {at_most}{fmt.percent(plan.gap)}",
-        ]
+    optimum = None
+    if plan.optimum_money is not None:
+        optimum = fmt.money(plan.optimum_money)
+    elif plan.optimum_samples_per_second is not None:
+        optimum = f"{fmt.rate(plan.optimum_samples_per_second)} samples/s"
+    if optimum is not None and plan.gap is not None:
+        word, at_most = ("bound", "≤ ") if plan.gap_is_bound else ("optimum", "")
+        parts += [f"{word} {optimum}", f"gap {at_most}{fmt.gap(plan.gap)}"]
     return " · ".join(parts)
 
 
@@ -91,8 +99,9 @@ def summary_lines(result: PlanningResult) -> list[str]:
     lines = [
         money_line(plan),
         *search_lines(result),
-        f"{estimate.samples_per_second:,.0f} samples/s (floor {result.floor:,.0f}) · "
-        f"{estimate.seconds_per_batch:.4g} s per batch · {estimate.hours:.3g} h",
+        f"{fmt.rate(estimate.samples_per_second)} samples/s{_goal(result)} · "
+        f"{fmt.seconds(estimate.seconds_per_batch)} per batch · "
+        f"{fmt.seconds(estimate.hours * 3600)}",
         f"{fmt.money(estimate.money_per_hour)}/hour · {per_epoch}"
         f"{fmt.money(per_million)}/million samples",
     ]
@@ -116,6 +125,18 @@ def summary_lines(result: PlanningResult) -> list[str]:
     return lines
 
 
+def _goal(result: PlanningResult) -> str:
+    """` (floor 50,000 from max_hours 2, budget $10.00)`."""
+    parts = []
+    if result.floor > 0:
+        others = [limit for limit in result.limits if "samples_per_second" not in limit]
+        why = f" from {' and '.join(others)}" if others else ""
+        parts.append(f"floor {fmt.rate(result.floor)}{why}")
+    if result.max_money is not None:
+        parts.append(f"budget {fmt.money(result.max_money)}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
 def search_lines(result: PlanningResult) -> list[str]:
     """What the asked scheduler found by itself, and whose plan was taken if not its own."""
     plan, own, asked = result.plan, result.own_plan, result.asked
@@ -126,23 +147,53 @@ def search_lines(result: PlanningResult) -> list[str]:
     if own is None:
         whose = f"this plan is {plan.scheduler}'s"
         return [f"search: {asked} found no plan by itself ({effort}); {whose}"]
-    line = f"search: {asked} found {fmt.money(own.estimate.money)} by itself ({effort})"
+    by_speed = own.optimum_samples_per_second is not None
+    rate = f"{fmt.rate(own.estimate.samples_per_second)} samples/s"
+    what = rate if by_speed else fmt.money(own.estimate.money)
+    line = f"search: {asked} found {what} by itself ({effort})"
     if plan.scheduler == asked:
         return [line]
+    if any(trial.taken for trial in result.trials[1:]):
+        return [f"{line}; this plan is another that was better when both were tried"]
+    if by_speed:
+        gain = 100 * (plan.estimate.samples_per_second / own.estimate.samples_per_second - 1)
+        return [f"{line}; this plan is {plan.scheduler}'s, faster by {gain:.2g} %"]
     saving = 100 * (1 - plan.estimate.money / own.estimate.money)
     how = ", which started from the cheapest of the others" if plan.scheduler == "exact" else ""
     return [f"{line}; this plan is {plan.scheduler}'s{how}, cheaper by {saving:.2g} %"]
 
 
+def trial_table(result: PlanningResult) -> Table:
+    """Plans that really ran before one was taken: predicted, tried, and what that would cost."""
+    numbers = ("predicted/s", "tried/s", "predicted $", "tried $")
+    table = plain_table("tried, samples/s and money", numbers, ("plan", "stages"))
+    for trial in result.trials:
+        estimate, money = trial.plan.estimate, trial.money
+        rate = trial.samples_per_second
+        mark = " · taken" if trial.taken else ""
+        floor = "" if rate is None or rate >= result.floor else " · below the floor"
+        table.add_row(
+            f"{estimate.samples_per_second:,.0f}",
+            "failed" if rate is None else f"{rate:,.0f}",
+            fmt.money(estimate.money),
+            "–" if money is None else fmt.money(money),
+            trial.what + mark + floor,
+            stages_line(trial.plan),
+        )
+    spent = fmt.money(sum(trial.spent for trial in result.trials))
+    table.caption = f"the trials cost {spent}"
+    return table
+
+
 def runner_table(result: PlanningResult) -> Table:
     """The next best plans, what they cost, and why they lose."""
-    table = _table("runner-up plans", ("money", "more"), ("plan", "stages", "why it loses"))
+    table = plain_table("runner-up plans", ("money", "more"), ("plan", "stages", "why it loses"))
     money = result.plan.estimate.money
     for runner in result.runners_up:
         unproven = " (not proven best)" if runner.plan.gap_is_bound else ""
         table.add_row(
             fmt.money(runner.plan.estimate.money),
-            fmt.signed_percent(runner.plan.estimate.money / money - 1),
+            fmt.more(runner.plan.estimate.money / money - 1),
             runner.what + unproven,
             stages_line(runner.plan),
             runner.loses,
@@ -161,21 +212,21 @@ def stages_line(plan: Plan) -> str:
 
 def comparison_table(result: PlanningResult) -> Table:
     """Baselines and frontier, one plan per line; baselines that found none, too."""
-    table = _table("other plans", ("samples/s", "$/hour", "money", "gap"), ("plan", "stages"))
+    table = plain_table("other plans", ("samples/s", "$/hour", "money", "gap"), ("plan", "stages"))
     rows = [(plan.scheduler, plan) for plan in result.alternatives]
     for point in result.frontier:
         rows.append(("frontier (not proven)" if point.gap_is_bound else "frontier", point))
     for name, plan in rows:
         estimate = plan.estimate
         table.add_row(
-            f"{estimate.samples_per_second:,.0f}",
+            fmt.rate(estimate.samples_per_second),
             fmt.money(estimate.money_per_hour),
             fmt.money(estimate.money),
-            "" if plan.gap is None else fmt.percent(plan.gap),
+            "" if plan.gap is None else fmt.gap(plan.gap),
             name,
             stages_line(plan),
         )
     for name in result.without_plan:
-        reason = result.why_no_plan.get(name, "no plan that meets the floor")
+        reason = result.why_no_plan.get(name, "no plan that meets the goal")
         table.add_row("–", "–", "–", "–", name, reason)
     return table

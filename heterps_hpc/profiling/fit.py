@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from heterps_hpc.cluster import Cluster, Link, Pool
-from heterps_hpc.phases import Phase
 from heterps_hpc.profile import PoolTiming, Profile, Timing
-from heterps_hpc.profiling.measurement import (
-    Measured,
-    MeasuredLinks,
-    message_seconds_per_byte,
-)
+from heterps_hpc.profiling.measurement import Measured, MeasuredLinks
+
+Floats = NDArray[np.float64]
 
 
 def fit_profile(
@@ -29,8 +28,9 @@ def fit_profile(
         most = max(run.node_ranks for run in mine)
         alone = next((run for run in mine if run.node_ranks == 1 < most), None)
         full = [run for run in mine if run is not alone] or mine
-        timings += [_fit_layer(layer.name, full) for layer in first.layers]
-        fixed.append(_fit_pool(cluster.pool(name), full, alone, most))
+        own = [_fit_layer(layer.name, full) for layer in first.layers]
+        timings += own
+        fixed.append(_fit_pool(cluster.pool(name), full, own, alone, most))
     return Profile(
         model=first.model,
         model_fingerprint=first.model_fingerprint,
@@ -54,16 +54,19 @@ def amdahl(counts: Sequence[int], seconds: Sequence[float]) -> tuple[float, floa
     t = np.asarray(seconds, dtype=float)
     if len(set(counts)) < 2:
         return float(t.mean()), 1.0, None
-    design = np.stack([np.ones_like(k), 1 / k], axis=1)
-    (serial, parallel), *_ = np.linalg.lstsq(design, t, rcond=None)
-    if serial < 0:  # better than linear: caches; call it all parallel
-        serial, parallel = 0.0, float((t * (1 / k)).sum() / (1 / k**2).sum())
-    if parallel < 0:
-        serial, parallel = float(t.mean()), 0.0
+    serial, parallel = least_squares([np.ones_like(k), 1 / k], t)
     total = serial + parallel
     fitted = serial + parallel / k
     residual = float(np.abs(fitted - t).max() / max(t.max(), 1e-12)) if len(k) > 2 else None
-    return float(total), float(parallel / total) if total > 0 else 1.0, residual
+    return total, parallel / total if total > 0 else 1.0, residual
+
+
+def least_squares(columns: Sequence[Floats], seconds: Floats) -> list[float]:
+    """What each unit of the columns takes, none of them less than nothing."""
+    design = np.stack(columns, axis=1)
+    scale = np.maximum(design.max(axis=0), 1e-300)  # bytes and messages differ by orders
+    found, _ = nnls(design / scale, seconds)
+    return [float(value) for value in found / scale]
 
 
 def _fit_layer(layer: str, runs: Sequence[Measured]) -> Timing:
@@ -80,36 +83,91 @@ def _fit_layer(layer: str, runs: Sequence[Measured]) -> Timing:
 
 
 def _fit_pool(
-    pool: Pool, runs: Sequence[Measured], alone: Measured | None, full_node_ranks: int
+    pool: Pool,
+    runs: Sequence[Measured],
+    timings: Sequence[Timing],
+    alone: Measured | None,
+    full_node_ranks: int,
 ) -> PoolTiming:
-    """What a rank pays whatever its layers, what summing gradients costs, and what company does."""
+    """What a rank pays whatever its layers, what its peers cost it, and what company does."""
     first = runs[0]
     several = [run for run in runs if run.num_ranks > 1]
-    per_byte = latency = None
-    if several:
-        run = several[0]
-        k = run.num_ranks
-        weights = sum(layer.weight_bytes_total for layer in run.layers)
-        seconds = run.least_phase_seconds.get(Phase.REDUCE, 0.0)
-        latency = min(seconds, 0.5e-3) / (2 * (k - 1))
-        volume = 2 * (k - 1) / k * weights
-        per_byte = max(seconds - 2 * (k - 1) * latency, 0.0) / max(volume, 1.0)
+    latency, per_byte = _reduce_cost(several)
+    message, message_byte = _message_cost(several)
     return PoolTiming(
         pool=pool.name,
         batch_seconds=first.unattributed_seconds,
         reduce_seconds_per_byte=per_byte,
         reduce_latency_seconds=latency,
-        message_seconds_per_byte=_message_cost(several),
+        message_seconds_per_byte=message_byte,
+        message_seconds=message,
+        new_row_seconds=float(np.median([run.new_row_seconds for run in runs])),
+        peer_wait_seconds=_peer_wait(several),
         overlap=0.0 if pool.device == "cpu" else 1.0,  # a CPU rank packs and sends by itself
         full_node_ranks=full_node_ranks,
         alone=_relief(alone, first),
+        compute_factors=_factors(runs, timings),
     )
 
 
-def _message_cost(runs: Sequence[Measured]) -> float:
-    """The median over runs with an exchange; without one it comes from the links' measurement."""
-    costs = [message_seconds_per_byte(run.phase_seconds, run.bytes_sent) for run in runs]
-    return float(np.median(costs)) if costs else 0.0
+def _reduce_cost(runs: Sequence[Measured]) -> tuple[float | None, float | None]:
+    """Latency and seconds per byte of the ring's 2 (k − 1) steps."""
+    if not runs:
+        return None, None
+    weights = sum(layer.weight_bytes_total for layer in runs[0].layers)
+    k = np.array([run.num_ranks for run in runs], dtype=float)
+    seconds = np.array([run.reduce_seconds for run in runs])
+    if len(set(k)) > 1:
+        latency, per_byte = least_squares([2 * (k - 1), 2 * (k - 1) / k * weights], seconds)
+        return latency, per_byte
+    latency = min(seconds[0], 0.5e-3) / (2 * (k[0] - 1))  # one equation: bytes, if it is long
+    volume = 2 * (k[0] - 1) / k[0] * weights
+    per_byte = max(seconds[0] - 2 * (k[0] - 1) * latency, 0.0) / max(volume, 1.0)
+    return float(latency), float(per_byte)
+
+
+def _message_cost(runs: Sequence[Measured]) -> tuple[float, float]:
+    """Processor time of a message and of a byte: as many came as were sent.
+
+    Nothing where no rank had a peer: then it comes from the links' measurement.
+    """
+    seconds = np.array([run.handling_seconds for run in runs])
+    sizes = np.array([2 * run.bytes_sent for run in runs])
+    numbers = np.array([2 * run.messages_sent for run in runs])
+    if len(set(numbers)) > 1:
+        message, per_byte = least_squares([numbers, sizes], seconds)
+        return message, per_byte
+    return 0.0, float(np.median(seconds / np.maximum(sizes, 1.0))) if runs else 0.0
+
+
+def _peer_wait(runs: Sequence[Measured]) -> float:
+    """Of an exchange within a stage what the link does not explain, so that it is (k − 1)/k of it.
+
+    A message waits until its receiver has the processor: where that is taken away at times, for
+    much longer than the link's latency.
+    """
+    if not runs:
+        return 0.0
+    k = np.array([run.num_ranks for run in runs], dtype=float)
+    waited = [run.peer_wait_seconds - _exchange_seconds(run) for run in runs]
+    return least_squares([(k - 1) / k], np.maximum(waited, 0.0))[0]
+
+
+def _exchange_seconds(run: Measured) -> float:
+    """What the link needs for the gradients of rows, which are waited for: half of what is sent."""
+    return 0.0 if run.link is None else run.bytes_sent / 2 / run.link.bytes_per_second
+
+
+def _factors(runs: Sequence[Measured], timings: Sequence[Timing]) -> dict[int, float]:
+    """Computing at each number of ranks that was measured, relative to the fit of all layers."""
+    factors = {}
+    for run in runs:
+        k = run.num_ranks
+        fitted = sum(
+            t.compute_seconds * (1 - t.compute_parallel + t.compute_parallel / k) for t in timings
+        )
+        factors[k] = run.computing_seconds / max(fitted, 1e-12)
+    return factors
 
 
 def with_links(profile: Profile, found: Sequence[MeasuredLinks]) -> Profile:

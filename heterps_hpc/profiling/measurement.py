@@ -30,6 +30,7 @@ class Measured(Value):
 
     version: Literal[1] = 1
     pool: str
+    device: str = "cpu"  # whose seconds those of dense layers are
     num_ranks: Positive
     node_ranks: Positive = 1  # that were at work on the node, in further groups of k
     batch_size: Positive
@@ -43,35 +44,69 @@ class Measured(Value):
     phase_seconds: dict[str, Seconds]
     least_phase_seconds: dict[str, Seconds]  # of the rank that waited least
     step_seconds: Seconds
+    new_row_seconds: Seconds = 0.0  # of a row that is created
+    creating_seconds: Seconds = 0.0  # of the rows that a batch created: no part of layer_seconds
     bytes_sent: Annotated[float, Field(ge=0)] = 0.0  # by a rank to others, per batch
+    messages_sent: Annotated[float, Field(ge=0)] = 0.0
     link: LinkTime | None = None
 
     @property
+    def computing_seconds(self) -> float:
+        """Of all layers together, the optimizer's step included."""
+        return sum(self.layer_seconds.values())
+
+    @property
+    def reduce_seconds(self) -> float:
+        """Summing gradients: of the rank that came last, which waits for no other."""
+        return self.least_phase_seconds.get(Phase.REDUCE, 0.0)
+
+    @property
+    def handling_seconds(self) -> float:
+        """Processor time of messages."""
+        return handling_seconds(self.phase_seconds)
+
+    @property
+    def peer_wait_seconds(self) -> float:
+        """Waiting for other ranks besides the sum itself, wherever a rank happened to wait."""
+        if self.device != "cpu":  # there it is the very time in which layers compute
+            return 0.0
+        waits = (Phase.WAIT_INPUTS, Phase.WAIT_GRADIENTS, Phase.REDUCE)
+        waited = sum(self.phase_seconds.get(name, 0.0) for name in waits)
+        return max(0.0, waited - self.reduce_seconds)
+
+    @property
     def unattributed_seconds(self) -> float:
-        """What is left of a step beside layers, waiting and reducing: paid whatever the layers."""
-        elsewhere = (
-            Phase.REDUCE,
-            Phase.WAIT_INPUTS,
-            Phase.WAIT_GRADIENTS,
-            Phase.SEND,
-            Phase.ASSEMBLE,
-        )
-        named = sum(self.layer_seconds.values())  # the optimizer's step included
+        """What is left of a step besides layers, waiting and reducing: paid whatever the layers."""
+        elsewhere = [Phase.REDUCE, Phase.SEND, Phase.ASSEMBLE]
+        if self.device == "cpu":  # on a device waiting is the very time in which layers compute
+            elsewhere += [Phase.WAIT_INPUTS, Phase.WAIT_GRADIENTS]
+        named = self.computing_seconds + self.creating_seconds
         named += sum(self.phase_seconds.get(name, 0.0) for name in elsewhere)
         return max(0.0, self.step_seconds - named)
 
 
 class MeasuredLinks(Value):
-    """What one start of `measure_links` saw between pools."""
+    """What one start of `runtime.measure.links` saw between pools."""
 
     version: Literal[1] = 1
     links: tuple[Link, ...]
     message_seconds_per_byte: dict[str, Seconds] = Field(default_factory=dict)  # by pool
 
 
-def message_seconds_per_byte(
-    phase_seconds: Mapping[Phase, float] | Mapping[str, float], bytes_sent: float
-) -> float:
-    """Processor time of a byte: packing and sending as many bytes as were received and joined."""
-    seconds = sum(phase_seconds.get(name, 0.0) for name in (Phase.SEND, Phase.ASSEMBLE))
-    return seconds / (2 * bytes_sent) if bytes_sent > 0 else 0.0
+def handling_seconds(phase_seconds: Mapping[Phase, float] | Mapping[str, float]) -> float:
+    """Processor time of messages: packing and sending, and joining as many that came."""
+    return sum(phase_seconds.get(name, 0.0) for name in (Phase.SEND, Phase.ASSEMBLE))
+
+
+class Tried(Value):
+    """What one trial of a layout saw, after its start."""
+
+    version: Literal[1] = 1
+    steps: Positive
+    samples: Positive
+    seconds: Annotated[float, Field(gt=0)]
+
+    @property
+    def samples_per_second(self) -> float:
+        """Throughput."""
+        return self.samples / self.seconds

@@ -41,19 +41,23 @@ def least_of_all(problem: Problem, longest: float = math.inf) -> tuple[float, fl
     least, least_product = math.inf, math.inf
     for placement in itertools.product(range(problem.num_pools), repeat=problem.num_layers):
         runs = _runs(placement)
-        chain_sum, chain_max, prefetch = np.zeros(1), np.zeros(1), np.zeros(1)
+        chain_sum, chain_max, tables, rows = np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1)
         used: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64) for _ in pools.names]
         for axis, run in enumerate(runs):
             counts = [k for k in range(1, int(pools.limit[run[2]]) + 1) if fits(problem, (*run, k))]
             shape = [1] * len(runs)
             shape[axis] = len(counts)
             et = np.array([stage_seconds(problem, (*run, k)) for k in counts]).reshape(shape)
-            if _waits(problem, run):
+            if _in_chain(problem, run):
                 chain_sum, chain_max = chain_sum + et, np.maximum(chain_max, et)
             else:
-                prefetch = np.maximum(prefetch, et)
+                tables = np.maximum(tables, et)
+            own = np.array([rows_seconds(problem, (*run, k)) for k in counts]).reshape(shape)
+            rows = np.maximum(rows, own)
             used[run[2]] = used[run[2]] + np.array(counts, dtype=np.int64).reshape(shape)
-        seconds = np.maximum(chain_sum / m + (1 - 1 / m) * chain_max, prefetch)
+        chain = chain_sum / m + (1 - 1 / m) * chain_max
+        loop = (chain + tables + 2 / m * rows) / (problem.staleness + 1)
+        seconds = np.maximum(np.maximum(chain, tables), np.maximum(rows, loop))
         for pool in range(problem.num_pools):
             seconds = np.where(used[pool] <= pools.limit[pool], seconds, np.inf)
         units = [-(-used[p] // pools.ranks_per_unit[p]) for p in range(problem.num_pools)]
@@ -73,57 +77,75 @@ def _runs(placement: tuple[int, ...]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _waits(problem: Problem, run: tuple[int, ...]) -> bool:
-    """Whether the pipeline drains through a stage: all but tables that prefetch."""
-    tables_only = all(problem.layers.is_embedding[run[0] : run[1] + 1])
-    return not tables_only or problem.staleness == 0
+def _in_chain(problem: Problem, run: tuple[int, ...]) -> bool:
+    """Whether the pipeline drains through a stage: all but those of tables alone."""
+    return not all(problem.layers.is_embedding[run[0] : run[1] + 1])
 
 
 def plan_seconds(problem: Problem, stages: tuple[PlainStage, ...]) -> float:
     """Seconds per batch, equation 4."""
-    chain, prefetch = [], [0.0]
+    chain, tables = [0.0], [0.0]
     for stage in stages:
-        (chain if _waits(problem, stage) else prefetch).append(stage_seconds(problem, stage))
+        (chain if _in_chain(problem, stage) else tables).append(stage_seconds(problem, stage))
     m = problem.micro_batches
-    drained = sum(chain) / m + (1 - 1 / m) * max(chain) if chain else 0.0
-    return max(drained, *prefetch)
+    drained = sum(chain) / m + (1 - 1 / m) * max(chain)
+    rows = max(rows_seconds(problem, stage) for stage in stages)
+    loop = max(tables) + 2 * rows / m + drained
+    return max(drained, max(tables), rows, loop / (problem.staleness + 1))
+
+
+def rows_seconds(problem: Problem, stage: PlainStage) -> float:
+    """One way of the pooled rows that cross the ends of a stage."""
+    first, last, t, k = stage
+    size = 0.0
+    for writer, readers, per_batch in problem.layers.tensors:
+        inside = first <= writer <= last
+        reads = any(first <= r <= last for r in readers)
+        leaves = inside and any(r > last for r in readers)
+        if problem.layers.is_embedding[writer] and (leaves or (writer < first and reads)):
+            size += per_batch
+    return float(size * problem.pools.uplink_seconds_per_byte[t] / k)
 
 
 def stage_seconds(problem: Problem, stage: PlainStage) -> float:
     """ET of one stage, equations 1 to 3."""
     first, last, t, k = stage
     layers, pools = problem.layers, problem.pools
-    ct = pools.fixed_seconds[t]
-    dt = 0.0
+    ct, dt = 0.0, 0.0
     weights = 0.0
     for i in range(first, last + 1):
         ct += layers.OCT[i, t] * (1 - layers.alpha[i, t] + layers.alpha[i, t] / k)
         dt += layers.ODT[i, t] * (1 - layers.beta[i, t] + layers.beta[i, t] / k)
         weights += layers.weight_bytes[i]
+    if pools.factors:
+        ct *= float(np.interp(k, *pools.factors[t]))
+    ct += pools.fixed_seconds[t]
     if k < pools.full_node_ranks[t]:
         empty = (pools.full_node_ranks[t] - k) / (pools.full_node_ranks[t] - 1)
         ct *= 1 - (1 - pools.alone[t]) * empty
-    one_way = 0.0  # of the uplink, for prefetched rows
+    crosses = exchanges = False
     for writer, readers, size in layers.tensors:
         inside = first <= writer <= last
         reads = any(first <= r <= last for r in readers)
-        prefetched = layers.is_embedding[writer] and problem.staleness > 0
         if (inside and any(r > last for r in readers)) or (writer < first and reads):
+            crosses = True
             ct += 2 * size * pools.message_seconds_per_byte[t] / k
-            if prefetched:
-                one_way += size * pools.uplink_seconds_per_byte[t] / k
-            else:
+            if not layers.is_embedding[writer]:
                 dt += size * pools.uplink_seconds_per_byte[t] / k
         if inside and reads and layers.is_embedding[writer]:
+            exchanges = True
             moved = size * (k - 1) / k**2
             ct += 4 * moved * pools.message_seconds_per_byte[t]
-            dt += (1 if prefetched else 2) * moved * pools.inner_seconds_per_byte[t]
+            dt += (1 if problem.staleness else 2) * moved * pools.inner_seconds_per_byte[t]
+    handling = 2 * problem.micro_batches * pools.message_seconds[t]
+    ct += handling * crosses + 2 * handling * (k - 1) * exchanges
+    dt += pools.peer_wait_seconds[t] * (k - 1) / k * exchanges
     if (first, last) != (0, problem.num_layers - 1):
         dt += 2 * problem.micro_batches * pools.uplink_latency[t]
     if weights:
         dt += 2 * weights * pools.reduce_seconds_per_byte[t] * (k - 1) / k
         dt += 2 * (k - 1) * pools.reduce_latency[t]
-    return float(max(max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt), one_way))
+    return float(max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt))
 
 
 def fits(problem: Problem, stage: PlainStage) -> bool:

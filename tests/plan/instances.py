@@ -105,6 +105,21 @@ def _random_pool_timings(rng: np.random.Generator, pools: list[str]) -> tuple[Po
     )
 
 
+def with_peers(rng: np.random.Generator, profile: Profile) -> Profile:
+    """The profile with what a rank's peers cost it, and factors at some numbers of ranks."""
+    pools = tuple(
+        pool.model_copy(
+            update={
+                "message_seconds": float(rng.uniform(0, 1e-4)),
+                "peer_wait_seconds": float(rng.uniform(0, 1e-2)),
+                "compute_factors": {1: 1.05, 2: float(rng.uniform(0.7, 1.2)), 5: 0.8},
+            }
+        )
+        for pool in profile.pools
+    )
+    return profile.model_copy(update={"pools": pools})
+
+
 def random_cluster(rng: np.random.Generator, num_pools: int, most_ranks: int) -> Cluster:
     """Pools of different prices, some billed by node."""
     pools = []
@@ -138,6 +153,8 @@ def random_problem(
     rng = np.random.default_rng(seed)
     cluster = random_cluster(rng, num_pools, most_ranks)
     profile = random_profile(rng, num_layers, [pool.name for pool in cluster.pools])
+    if seed % 2:
+        profile = with_peers(np.random.default_rng(seed), profile)
     return make_problem(
         profile,
         cluster,

@@ -43,7 +43,7 @@ def test_a_plan_is_estimated_as_enumerated(seed: int) -> None:
 def test_a_score_is_never_better_than_exact_provisioning(seed: int) -> None:
     problem = random_problem(seed, num_layers=5, num_pools=2, most_ranks=6, floor=100.0)
     table = StageTable(problem)
-    placements = np.random.default_rng(seed).integers(0, 2, size=(30, 5))
+    placements = np.random.default_rng(seed).integers(0, 2, size=(10, 5))
     scores = Scorer(table).score(placements)
     for placement, money, valid in zip(placements, scores.money, scores.valid, strict=True):
         exact = provision(table, placement.tolist(), seconds=100)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heterps_hpc.plan import planner
+from heterps_hpc.plan import planner, question
 from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.provision import provision
 from heterps_hpc.plan.schedulers import SCHEDULERS
@@ -48,7 +48,7 @@ def test_rl_decides_before_anything_else_is_known(monkeypatch: pytest.MonkeyPatc
 
     for name in ("rl", "greedy", "heuristic"):
         monkeypatch.setitem(SCHEDULERS, name, noted(name, SCHEDULERS[name]))
-    monkeypatch.setattr(planner, "solve", noted("exact", planner.solve))
+    monkeypatch.setattr(question, "solve", noted("exact", question.solve))
     result = _plan("rl")
     assert order[0] == "rl"
     assert order.index("exact") > max(order.index("greedy"), order.index("heuristic"))

@@ -11,7 +11,9 @@ from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.plan.cost_model import Choice, StageTable
 from heterps_hpc.plan.exact.graph import EVERY_COUNT_UP_TO, make_options
 from heterps_hpc.plan.exact.solver import solve
+from heterps_hpc.plan.goals import Limits, floor_limit
 from heterps_hpc.plan.problem import Problem, make_problem
+from heterps_hpc.plan.question import Question
 from heterps_hpc.plan.remedies import find_remedies
 from heterps_hpc.profile import LayerInfo, Profile, Timing
 from tests.plan.instances import random_problem
@@ -86,7 +88,8 @@ def test_one_rank_less_has_no_plan_and_the_remedy_asks_for_one_more() -> None:
     none = solve(StageTable(problem))
     assert none.proven
     assert none.choices is None
-    limits = {c.what: c.needed for r in find_remedies(problem)[0] for c in r.changes}
+    found = find_remedies(Question(problem, Limits((floor_limit(problem.floor),))))
+    limits = {change.what: change.needed for remedy in found for change in remedy.changes}
     assert limits["max_ranks of pool 'tables'"] == 682
 
 

@@ -18,10 +18,15 @@ COMPUTE = {"slow": 0.040, "fast": 0.010}  # of every layer
 MESSAGE = {"slow": 5e-9, "fast": 1e-9}
 
 
-def problem(staleness: int = 1) -> Problem:
+CLUSTER = Cluster.parse(
+    {"pools": [{"name": p, "price_per_hour": 1.0, "max_ranks": 4} for p in COMPUTE]}, "test"
+)
+
+
+def profile() -> Profile:
     names = ("embedding", "fc1", "fc2")
     pools = tuple(COMPUTE)
-    profile = Profile(
+    return Profile(
         model="m",
         model_fingerprint="f",
         batch_size=BATCH,
@@ -44,11 +49,11 @@ def problem(staleness: int = 1) -> Problem:
             for ends in (("slow", "slow"), ("fast", "fast"), ("slow", "fast"))
         ),
     )
-    cluster = Cluster.parse(
-        {"pools": [{"name": p, "price_per_hour": 1.0, "max_ranks": 4} for p in pools]}, "test"
-    )
+
+
+def problem(staleness: int = 1) -> Problem:
     return make_problem(
-        profile, cluster, batch_size=BATCH, num_samples=1e6, micro_batches=2, staleness=staleness
+        profile(), CLUSTER, batch_size=BATCH, num_samples=1e6, micro_batches=2, staleness=staleness
     )
 
 
@@ -59,16 +64,52 @@ def seconds(question: Problem, *choices: Choice) -> float:
 TABLES_APART = (Choice(0, 0, 0, 1), Choice(1, 2, 1, 1))
 
 
-def test_prefetched_rows_bound_a_batch_but_are_not_added() -> None:
-    """50 ms of rows one way hide 42 ms of the table's stage and 22 ms of the dense one."""
-    assert seconds(problem(), *TABLES_APART) == pytest.approx(ROWS * BATCH / BYTES_PER_SECOND)
+def test_rows_bound_a_batch_and_are_part_of_the_loop() -> None:
+    """50 ms of rows one way are more than 50 ms of tables or 22 ms of dense layers, but rows of a
+    batch wait for the push of the last but one: half of tables, chain and half of the way twice."""
+    question = problem()
+    tables, chain, rows = 0.040 + 2 * 5e-3, 0.020 + 2 * 1e-3, ROWS * BATCH / BYTES_PER_SECOND
+    loop = (tables + chain + 2 * rows / 2) / 2
+    assert seconds(question, *TABLES_APART) == pytest.approx(loop, rel=1e-6)
+    many = replace(question, micro_batches=1000)
+    assert seconds(many, *TABLES_APART) == pytest.approx(rows, rel=1e-4)
+    patient = replace(question, staleness=3)
+    assert seconds(patient, *TABLES_APART) == pytest.approx(rows, rel=1e-6)
 
 
-def test_without_staleness_rows_are_waited_for() -> None:
-    slow = 0.040 + 2 * ROWS * BATCH * MESSAGE["slow"] + 0.050
-    fast = 0.020 + 2 * ROWS * BATCH * MESSAGE["fast"] + 0.050
-    expected = (slow + fast) / 2 + slow / 2  # equation 4 with two micro-batches
+def test_without_staleness_tables_and_dense_layers_take_turns() -> None:
+    slow = 0.040 + 2 * ROWS * BATCH * MESSAGE["slow"]
+    fast = 0.020 + 2 * ROWS * BATCH * MESSAGE["fast"]
+    expected = slow + fast + 2 * 0.050 / 2  # one of two micro-batches each way
     assert seconds(problem(0), *TABLES_APART) == pytest.approx(expected, rel=1e-6)
+
+
+def test_peers_cost_by_message_and_by_waiting() -> None:
+    """Two ranks that exchange send each other two messages a batch, and as many gradients."""
+    question = problem()
+    pools = replace(
+        question.pools, message_seconds=np.full(2, 1e-3), peer_wait_seconds=np.full(2, 0.030)
+    )
+    table, before = StageTable(replace(question, pools=pools)), StageTable(question)
+    whole, rest = table.pair_index[0, 2], table.pair_index[1, 2]
+    more = table.compute_seconds(whole, 0, 2) - before.compute_seconds(whole, 0, 2)
+    assert more == pytest.approx(4 * 2 * 1e-3)
+    waits = table.move_seconds(whole, 0, 2) - before.move_seconds(whole, 0, 2)
+    assert waits == pytest.approx(0.015)
+    assert table.move_seconds(rest, 0, 2) == pytest.approx(before.move_seconds(rest, 0, 2))
+
+
+def test_computing_goes_by_what_was_measured_at_a_number_of_ranks() -> None:
+    question = problem()
+    known = (np.array([1, 2, 4]), np.array([1.1, 0.9, 0.7]))
+    pools = replace(question.pools, factors=(known, (np.array([1]), np.array([1.0]))))
+    table = StageTable(replace(question, pools=pools))
+    cell = table.pair_index[2, 2]
+    messages = 2 * ACTIVATIONS * BATCH * MESSAGE["slow"]
+    for ranks, factor in ((1, 1.1), (2, 0.9), (3, 0.8), (4, 0.7), (8, 0.7)):
+        expected = (0.040 * factor + messages) / ranks
+        assert table.compute_seconds(cell, 0, ranks) == pytest.approx(expected)
+    assert table.compute_seconds(cell, 0, 1, 4) <= table.compute_seconds(cell, 0, 4)
 
 
 def test_messages_cost_processor_time_of_the_rank_that_handles_them() -> None:
@@ -99,6 +140,29 @@ def test_more_table_ranks_share_the_uplink() -> None:
     """Four ranks send a quarter each; the one receiver still takes all."""
     table = StageTable(problem())
     rows = table.pair_index[0, 0]
-    assert table.prefetch_seconds(rows, 0, 4) == pytest.approx(0.050 / 4)
+    assert table.rows_seconds(rows, 0, 4) == pytest.approx(0.050 / 4)
     four = (Choice(0, 0, 0, 4), Choice(1, 2, 1, 1))
     assert seconds(problem(), *four) == pytest.approx(0.050)
+
+
+def test_new_rows_count_by_what_the_whole_job_creates() -> None:
+    """A million rows at 1 µs: a second of the job, however many batches share it."""
+    base = profile().model_copy(
+        update={
+            "layers": (
+                profile().layers[0].model_copy(
+                    update={"table_rows_total": 1e6, "keys_per_sample": 1e6}
+                ),
+                *profile().layers[1:],
+            ),
+            "pools": tuple(p.model_copy(update={"new_row_seconds": 1e-6}) for p in profile().pools),
+        }
+    )  # fmt: skip
+    for samples in (1e6, 1e8):
+        before, after = (
+            make_problem(x, CLUSTER, batch_size=BATCH, num_samples=samples).layers.OCT
+            for x in (profile(), base)
+        )
+        more = (after - before) * samples / BATCH
+        assert more[0] == pytest.approx(1.0)
+        assert more[1:] == pytest.approx(0.0)

@@ -11,7 +11,7 @@ from heterps_hpc.cluster import Cluster
 from heterps_hpc.plan.cost_model import Choice, StageTable, estimate
 from heterps_hpc.plan.problem import make_problem
 from heterps_hpc.profile import Profile
-from tests.plan.instances import random_cluster, random_profile
+from tests.plan.instances import random_cluster, random_profile, with_peers
 
 Stage = tuple[int, int, str, int]  # first layer, last layer, pool, ranks
 
@@ -35,23 +35,26 @@ class Page:
                 return link.latency_seconds, 1 / link.bytes_per_second
         return 30e-6, 1 / 1.25e9
 
-    def seconds(self, stage: Stage) -> float:
+    def seconds(self, stage: Stage) -> tuple[float, float]:
+        """ET, and rows: one way of pooled rows over the stage's link."""
         first, last, pool, k = stage
         fixed, scale = self.profile.pool(pool), self.B / self.profile.batch_size
         times = [self.profile.timing(name, pool) for name in self.order[first : last + 1]]
         R, F = fixed.full_node_ranks, fixed.batch_seconds + self.m * fixed.micro_batch_seconds
         relief = 1 if R == 1 else 1 - (1 - fixed.alone) * max(R - k, 0) / (R - 1)
-        CT = F + sum(
+        OCT = sum(
             t.compute_seconds * scale * (1 - t.compute_parallel + t.compute_parallel / k)
             for t in times
         )
+        known = sorted(fixed.compute_factors) or [1]
+        factor = np.interp(k, known, [fixed.compute_factors.get(x, 1.0) for x in known])
         DT = sum(
             t.move_seconds * scale * (1 - t.move_parallel + t.move_parallel / k) for t in times
         )
         in_latency, w_in = self.link(pool, pool)
         ups = [self.link(pool, other.name) for other in self.cluster.pools]
         up_latency, w_up = max(up[0] for up in ups), max(up[1] for up in ups)
-        cut_bytes, pre_bytes, row_bytes = 0.0, 0.0, 0.0
+        cut_bytes, cut_rows, row_bytes = 0.0, 0.0, 0.0
         for tensor in self.profile.tensors:
             writer = self.order.index(tensor.writer)
             readers = [self.order.index(name) for name in tensor.readers]
@@ -59,14 +62,17 @@ class Page:
             size = tensor.bytes_per_sample * self.B
             pooled_rows = self.profile.layers[writer].is_embedding
             if (writer < first and read) or (inside and max(readers) > last):
-                if pooled_rows and self.s >= 1:
-                    pre_bytes += size
+                if pooled_rows:
+                    cut_rows += size
                 else:
                     cut_bytes += size
             if inside and read and pooled_rows:
                 row_bytes += size
-        mu = fixed.message_seconds_per_byte
-        messages = 2 * mu * (cut_bytes + pre_bytes) / k + 4 * mu * row_bytes * (k - 1) / k**2
+        mu, nu = fixed.message_seconds_per_byte, fixed.message_seconds
+        messages = 2 * mu * (cut_bytes + cut_rows) / k + 4 * mu * row_bytes * (k - 1) / k**2
+        messages += 2 * self.m * nu * (cut_bytes + cut_rows > 0)
+        messages += 4 * self.m * nu * (k - 1) * (row_bytes > 0)
+        DT += fixed.peer_wait_seconds * (k - 1) / k * (row_bytes > 0)
         if last - first + 1 < len(self.order):
             DT += w_up * cut_bytes / k + 2 * self.m * up_latency
         DT += (2 if self.s == 0 else 1) * w_in * row_bytes * (k - 1) / k**2
@@ -75,18 +81,21 @@ class Page:
         if weights:
             DT += 2 * (w_in if w_red is None else w_red) * weights * (k - 1) / k
             DT += 2 * (in_latency if red_latency is None else red_latency) * (k - 1)
-        CT = CT * relief + messages
-        prefetched = w_up * pre_bytes / k
-        return max(max(CT, DT) + (1 - fixed.overlap) * min(CT, DT), prefetched)
+        CT = (F + OCT * factor) * relief + messages
+        ET = max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
+        return ET, w_up * cut_rows / k
 
     def plan(self, stages: list[Stage]) -> tuple[float, float]:
-        chain, others = [], [0.0]
+        chain, tables, rows = [0.0], [0.0], [0.0]
         for stage in stages:
             layers = self.profile.layers[stage[0] : stage[1] + 1]
             tables_only = all(layer.is_embedding for layer in layers)
-            (others if self.s >= 1 and tables_only else chain).append(self.seconds(stage))
-        T = sum(chain) / self.m + (1 - 1 / self.m) * max(chain, default=0.0)
-        T = max(T, *others)
+            ET, own_rows = self.seconds(stage)
+            (tables if tables_only else chain).append(ET)
+            rows.append(own_rows)
+        drain = sum(chain) / self.m + (1 - 1 / self.m) * max(chain)
+        loop = max(tables) + 2 / self.m * max(rows) + drain
+        T = max(drain, *tables, *rows, loop / (self.s + 1))
         price = 0.0
         for pool in self.cluster.pools:
             ranks = sum(stage[3] for stage in stages if stage[2] == pool.name)
@@ -132,7 +141,7 @@ def test_the_page_determines_the_model(seed: int) -> None:
     num_layers, num_pools = int(rng.integers(1, 6)), int(rng.integers(1, 4))
     cluster = _with_devices(rng, random_cluster(rng, num_pools, 9))
     names = [pool.name for pool in cluster.pools]
-    profile = random_profile(rng, num_layers, names)
+    profile = with_peers(rng, random_profile(rng, num_layers, names))
     measured = [
         timing.model_copy(
             update={

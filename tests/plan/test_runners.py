@@ -91,16 +91,19 @@ def test_why_a_plan_loses_names_hours_and_price() -> None:
     assert changed(1.0, 1.2) == "as fast, but costs 20.0 % more per hour"
     assert changed(1.2, 1.0) == "takes 20.0 % longer at the same price"
     assert changed(1.0, 1.0) == "costs the same"
+    assert changed(9.0, 0.5) == "takes 9.0 times as long but costs 50.0 % less per hour"
+    assert changed(0.9, 9.0) == "takes 10.0 % less but costs 9.0 times as much per hour"
+    assert changed(0.9, 0.9) == "it does not: the scheduler missed it"
 
 
 def test_the_table_shows_runners_up_memory_and_money_per_epoch() -> None:
     text = _text(small_job())
-    for word in ("runner-up plans", "why it loses", "GB per rank", "/epoch"):
+    for word in ("runner-up plans", "why it loses", "MB per rank", "/epoch"):
         assert word in text
-    assert "snapshot" not in text  # nothing is saved beside training
+    assert "snapshot" not in text  # nothing is saved alongside training
 
 
-def test_saves_beside_training_need_memory_for_their_copies() -> None:
+def test_saves_alongside_training_need_memory_for_their_copies() -> None:
     job = small_job()
     saving = job.model_copy(
         update={"checkpoint": job.checkpoint.model_copy(update={"every_steps": 100})}
@@ -118,10 +121,10 @@ def test_saves_beside_training_need_memory_for_their_copies() -> None:
 def test_a_snapshot_that_does_not_fit_is_named_as_the_cause() -> None:
     model = small_model()
     profile = small_profile(model)
-    room = sum(
+    capacity = sum(
         pool.memory_per_rank_bytes * pool.rank_limit for pool in small_cluster().pools[:1]
-    )  # tables fill the CPU pool to three quarters: no room for a copy
-    layers = (profile.layers[0].model_copy(update={"table_bytes_total": 0.75 * room}),)
+    )  # tables fill the CPU pool to three quarters: no space for a copy
+    layers = (profile.layers[0].model_copy(update={"table_bytes_total": 0.75 * capacity}),)
     full = profile.model_copy(update={"layers": layers + profile.layers[1:]})
     job = small_job()
     one = small_cluster().model_copy(update={"pools": small_cluster().pools[:1]})

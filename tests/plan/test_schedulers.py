@@ -174,7 +174,7 @@ def test_unknown_scheduler_is_refused_with_a_hint() -> None:
 
 def test_baselines_need_neither_torch_nor_mpi() -> None:
     code = (
-        "import sys; import heterps_hpc.plan.planner as m\n"
+        "import sys; from heterps_hpc.plan import planner as m\n"
         "from tests.plan.instances import random_problem\n"
         "from heterps_hpc.plan.cost_model import StageTable\n"
         "from heterps_hpc.plan.search import Budget\n"

@@ -72,7 +72,7 @@ def test_noise_never_makes_company_helpful() -> None:
     assert pool_of(measured(1, 1, 1.1), measured(1, 4, 1.0)).alone == 1.0
 
 
-def test_one_rank_alone_is_measured_beside_full_nodes() -> None:
+def test_one_rank_alone_is_measured_next_to_full_nodes() -> None:
     job = Job.parse(
         {
             "name": "j",
@@ -92,6 +92,60 @@ def test_messages_cost_what_sending_and_joining_took() -> None:
     busy = {"phase_seconds": {"send": 0.004, "assemble": 0.002}, "bytes_sent": 1e6}
     run = measured(2, 2, 1.0).model_copy(update=busy)
     assert pool_of(measured(1, 1, 1.0), run).message_seconds_per_byte == pytest.approx(3e-9)
+
+
+def test_messages_cost_by_number_and_by_byte() -> None:
+    """Two numbers of ranks tell a message's own cost from that of its bytes."""
+
+    def run(ranks: int, sent: float, messages: float) -> Measured:
+        seconds = 2 * sent * 3e-9 + 2 * messages * 1e-4
+        update = {"phase_seconds": {"send": seconds}, "bytes_sent": sent, "messages_sent": messages}
+        return measured(ranks, ranks, 1.0).model_copy(update=update)
+
+    pool = pool_of(measured(1, 1, 1.0), run(2, 1e6, 4), run(4, 0.75e6, 12))
+    assert pool.message_seconds_per_byte == pytest.approx(3e-9)
+    assert pool.message_seconds == pytest.approx(1e-4)
+
+
+def test_the_ring_has_a_latency_and_a_rate() -> None:
+    """A sum that takes three times as long on four ranks as on two is all latency."""
+
+    def run(ranks: int, latency: float, per_byte: float) -> Measured:
+        seconds = 2 * (ranks - 1) * latency + 2 * (ranks - 1) / ranks * 1e6 * per_byte
+        phases = {"reduce": seconds}
+        update = {"least_phase_seconds": phases, "phase_seconds": phases}
+        return measured(ranks, ranks, 1.0).model_copy(update=update)
+
+    for latency, per_byte in ((0.019, 0.0), (1e-4, 2e-9), (0.0, 1e-9)):
+        runs = [run(ranks, latency, per_byte) for ranks in (2, 4)]
+        pool = pool_of(measured(1, 1, 1.0), *runs)
+        assert pool.reduce_latency_seconds == pytest.approx(latency, abs=1e-9)
+        assert pool.reduce_seconds_per_byte == pytest.approx(per_byte, abs=1e-13)
+
+
+def test_what_ranks_wait_for_each_other_besides_the_sum_and_the_link() -> None:
+    def run(ranks: int) -> Measured:
+        link = 1e6 / 2 / 1e9  # half of what is sent are gradients, which are waited for
+        waits = 0.048 * (ranks - 1) / ranks + link
+        update = {
+            "phase_seconds": {"wait gradients": waits - 0.002, "reduce": 0.040},
+            "least_phase_seconds": {"reduce": 0.038},
+            "bytes_sent": 1e6,
+        }
+        return measured(ranks, ranks, 1.0).model_copy(update=update)
+
+    pool = pool_of(measured(1, 1, 1.0), run(2), run(4))
+    assert pool.peer_wait_seconds == pytest.approx(0.048)
+
+
+def test_computing_that_no_fit_explains_is_kept_as_it_was_measured() -> None:
+    runs = [measured(1, 1, 1.0), measured(2, 1, 0.4), measured(4, 1, 0.15)]  # caches
+    profile = fit_profile(CLUSTER, runs, [], one_machine=True)
+    timing, pool = profile.timing("fc", "cpu"), profile.pool("cpu")
+    for run in runs:
+        fitted = timing.compute_seconds / run.num_ranks  # all parallel
+        measured_seconds = fitted * pool.compute_factors[run.num_ranks]
+        assert measured_seconds == pytest.approx(0.9 * run.step_seconds)
 
 
 def test_a_pool_of_one_rank_learns_from_the_run_across_pools() -> None:

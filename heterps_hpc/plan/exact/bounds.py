@@ -8,15 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heterps_hpc.plan.cost_model import (
-    ROUNDING,
-    Choice,
-    PlanCost,
-    StageTable,
-    batch_seconds,
-    chain_budget,
-)
+from heterps_hpc.plan.cost_model import ROUNDING, Choice, PlanCost, StageTable
 from heterps_hpc.plan.exact.graph import StageOptions, Ways, least_ways, shortest_path
+from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
 
 RELATIVE_TOLERANCE = 1e-9
@@ -46,9 +40,7 @@ class Totals:
     """Least totals of paths; each is a bound of its own, met by different paths."""
 
     weight: Floats  # chain + λ·per_hour + μ·ranks, summed
-    chain_sum: Floats
-    chain_max: Floats
-    prefetch_max: Floats
+    parts: PlanParts
     per_hour: Floats
 
 
@@ -64,9 +56,7 @@ class Bounds:
     multiplier: Floats  # μ: seconds per rank of each pool, for limits that stages share
     meets: Bools
     weight: Ways
-    chain_sum: Ways
-    chain_max: Ways
-    prefetch_max: Ways
+    parts: tuple[Ways, Ways, Ways, Ways]  # of PlanParts: a sum and three maxima
     per_hour: Ways
     longest: float
     with_money: bool
@@ -77,9 +67,7 @@ class Bounds:
         """A bound on every plan of the interval."""
         whole = Totals(
             weight=np.array([self.weight.whole - self._refund]),
-            chain_sum=np.array([self.chain_sum.whole]),
-            chain_max=np.array([self.chain_max.whole]),
-            prefetch_max=np.array([self.prefetch_max.whole]),
+            parts=PlanParts(*(np.array([ways.whole]) for ways in self.parts)),
             per_hour=np.array([self.per_hour.whole]),
         )
         return float(self._least(whole)[0])
@@ -110,24 +98,26 @@ class Bounds:
         def longest(ways: Ways, own: Floats) -> Floats:
             return np.maximum(np.maximum(ways.before[begin, pool], ways.after[end, pool]), own)
 
+        chain_sum, *maxima = self.parts
+        own_sum, *own_maxima = options.parts
         return self._least(
             Totals(
                 weight=through(self.weight, self.weights(options)) - self._refund,
-                chain_sum=through(self.chain_sum, options.chain_seconds),
-                chain_max=longest(self.chain_max, options.chain_seconds),
-                prefetch_max=longest(self.prefetch_max, options.prefetch_seconds),
+                parts=PlanParts(
+                    through(chain_sum, own_sum),
+                    *(longest(ways, own) for ways, own in zip(maxima, own_maxima, strict=True)),
+                ),
                 per_hour=through(self.per_hour, options.per_hour),
             )
         )
 
     def of_labels(self, at: Ints, pool: Ints, label: Totals) -> Floats:
         """A bound on every plan that begins with a label, given the totals of its stages."""
+        rest = PlanParts(*(ways.after[at, pool] for ways in self.parts))
         return self._least(
             Totals(
                 weight=label.weight + self.weight.after[at, pool] - self._refund,
-                chain_sum=label.chain_sum + self.chain_sum.after[at, pool],
-                chain_max=np.maximum(label.chain_max, self.chain_max.after[at, pool]),
-                prefetch_max=np.maximum(label.prefetch_max, self.prefetch_max.after[at, pool]),
+                parts=label.parts.joined(rest),
                 per_hour=label.per_hour + self.per_hour.after[at, pool],
             )
         )
@@ -135,16 +125,15 @@ class Bounds:
     def _least(self, totals: Totals) -> Floats:
         """The least objective given least totals; infinite where no plan of the interval is left.
 
-        With x = C, T(x) ≥ (weight − λx)/m + (1 − 1/m)·chain_max falls, so its product with x is
-        concave and least at an end; the other bounds on T do not depend on x, so theirs grows. The
-        larger of the two is least at an end of the interval or where they meet.
+        With x = C, the chain takes at least (weight − λx)/m + (1 − 1/m)·chain_max, which falls, so
+        that its product with x, and that of the loop, is concave and least at an end; the other
+        bounds on T do not depend on x, so theirs grows. The largest of them is least at an end of
+        the interval or where two meet.
         """
-        m = self.problem.micro_batches
+        pipeline, parts = self.problem.pipeline, totals.parts
         with np.errstate(invalid="ignore"):  # infinite where no path is left; dropped below
-            floor_t = np.maximum(
-                batch_seconds(totals.chain_sum, totals.chain_max, totals.prefetch_max, m),
-                totals.chain_max,
-            )
+            chain = pipeline.chain_seconds(parts.chain_sum, parts.chain_max)
+            floor_t = pipeline.from_chain(np.maximum(chain, parts.chain_max), parts)
             if not self.with_money:
                 return np.where(floor_t <= self.longest * (1 + ROUNDING), floor_t, np.inf)
             low = np.minimum(np.maximum(self.low, totals.per_hour), self.high)
@@ -156,17 +145,24 @@ class Bounds:
 
     def _least_product(self, totals: Totals, floor_t: Floats, low: Floats) -> tuple[Floats, Floats]:
         """The least T(x)·x of the interval, and T at its upper end."""
-        m = self.problem.micro_batches
+        pipeline, parts = self.problem.pipeline, totals.parts
         high = np.full_like(low, self.high)
-        budget = chain_budget(floor_t, totals.chain_max, m)
-        meeting = np.clip((totals.weight - budget) / self.price, low, high)
 
         def seconds(x: Floats) -> Floats:
-            return batch_seconds(totals.weight - self.price * x, totals.chain_max, floor_t, m)
+            chain = pipeline.chain_seconds(totals.weight - self.price * x, parts.chain_max)
+            return np.maximum(pipeline.from_chain(chain, parts), floor_t)
 
-        least = np.minimum(seconds(low) * low, seconds(meeting) * meeting)
+        def product_where(chain: Floats) -> Floats:
+            budget = pipeline.chain_budget(chain, parts.chain_max)
+            x = np.clip((totals.weight - budget) / self.price, low, high)
+            return seconds(x) * x
+
         at_high = seconds(high)
-        return np.minimum(least, at_high * high), at_high
+        least = np.minimum(seconds(low) * low, at_high * high)
+        least = np.minimum(least, product_where(pipeline.chain_limit(floor_t, parts)))
+        if self.problem.staleness > 0:  # else the loop is longer than the chain everywhere
+            least = np.minimum(least, product_where(pipeline.where_loop_ends(parts)))
+        return least, at_high
 
 
 def make_bounds(
@@ -184,16 +180,18 @@ def make_bounds(
     else:
         longest = min(longest, incumbent.value)
     limit = affordable(problem, high) if incumbent.with_money else problem.pools.limit
-    meets = (longest * (1 + ROUNDING) >= options.ET) & (options.ranks <= limit[options.pool])
+    meets = (longest * (1 + ROUNDING) >= options.alone) & (options.ranks <= limit[options.pool])
 
     def ways(weight: Floats, bottleneck: bool = False) -> Ways:
         return least_ways(options, np.where(meets, weight, np.inf), bottleneck=bottleneck)
 
-    chain_max = ways(options.chain_seconds, True)
+    chain_sum, *maxima = options.parts
+    chain_max, tables_max, rows_max = (ways(own, True) for own in maxima)
     if not math.isfinite(chain_max.whole):
         return None
     to_beat = incumbent.value / low if incumbent.with_money else incumbent.value
-    target = price * low + float(chain_budget(np.array(to_beat), np.array(chain_max.whole), m))
+    budget = problem.pipeline.chain_budget(np.array(to_beat), np.array(chain_max.whole))
+    target = price * low + float(budget)
     weight = np.where(meets, options.chain_seconds + price * options.per_hour, np.inf)
     multiplier, paths = _limit_multipliers(limit, options, weight, target)
     bounds = Bounds(
@@ -209,9 +207,7 @@ def make_bounds(
             + price * options.per_hour
             + multiplier[options.pool] * options.ranks
         ),
-        chain_sum=ways(options.chain_seconds),
-        chain_max=chain_max,
-        prefetch_max=ways(options.prefetch_seconds, True),
+        parts=(ways(chain_sum), chain_max, tables_max, rows_max),
         per_hour=ways(options.per_hour),
         longest=longest,
         with_money=incumbent.with_money,

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable
+from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Bools, Floats, Ints
 
 EVERY_COUNT_UP_TO = 256  # beyond, options start as blocks of counts
@@ -40,13 +41,25 @@ class StageOptions:
     ranks: Ints
     max_ranks: Ints  # of a block; else as `ranks`
     ET: Floats
-    chain_seconds: Floats  # ET, or 0 for tables that prefetch: the terms of equation 4
-    prefetch_seconds: Floats  # ET of tables that prefetch, else 0
+    chain_seconds: Floats  # ET, or 0 for stages of tables alone: the terms of equation 4
+    tables_seconds: Floats  # ET of stages of tables alone, else 0
+    rows_seconds: Floats  # of pooled rows on the stage's link
     per_hour: Floats  # $, nodes shared
     starts: Ints  # where each (pair, pool) begins
 
     def __len__(self) -> int:
         return len(self.ET)
+
+    @property
+    def parts(self) -> PlanParts:
+        """What each option by itself adds to equation 4."""
+        chain, tables = self.chain_seconds, self.tables_seconds
+        return PlanParts(chain, chain, tables, self.rows_seconds)
+
+    @cached_property
+    def alone(self) -> Floats:
+        """What no batch is faster than, whatever the other stages: a stage, or its link."""
+        return np.maximum(self.ET, self.rows_seconds)
 
     @cached_property
     def is_block(self) -> Bools:
@@ -158,13 +171,35 @@ def _useful(
     low = np.where(possible, low, high)
     within = longest * (1 + ROUNDING)
     et = table.stage_seconds(pair, pool, low, high)
-    et = np.where(possible & table.fits(pair, pool, high) & (et <= within), et, np.inf)
+    rows = table.rows_seconds(pair, pool, high)
+    in_time = np.maximum(et, rows) <= within
+    et = np.where(possible & table.fits(pair, pool, high) & in_time, et, np.inf)
     reached = table.stage_seconds(pair, pool, high)  # what a block really has, at one of its counts
     reached = np.where(np.isfinite(et) & (reached <= within), reached, np.inf)
-    fastest_so_far = np.minimum.accumulate(reached, axis=1)
-    before = np.concatenate([np.full((len(et), 1), np.inf), fastest_so_far[:, :-1]], axis=1)
-    row, column = np.nonzero(et < before)
+    useful = _not_dominated(et, reached, rows) | (table.tables_only[pair] & (rows > 0))
+    row, column = np.nonzero(useful & np.isfinite(et))
     return pairs[row], pools[row], low[row, column], high[row, column]
+
+
+def _not_dominated(et: Floats, reached: Floats, rows: Floats) -> Bools:
+    """Blocks [rows, blocks] of a chain's stage that may do what no count before them does.
+
+    More ranks are of use if they make the stage faster, or its link: of the loop (equation 4) the
+    stage adds ET/m + 2/m · rows or more, and a link that takes longer than its stage may bind
+    alone. Compared with the count before that adds least.
+    """
+    added = reached + 2 * rows
+    place = np.broadcast_to(np.arange(et.shape[1]), et.shape)
+    best = np.maximum.accumulate(
+        np.where(added <= np.minimum.accumulate(added, axis=1), place, 0), axis=1
+    )
+
+    def before(values: Floats) -> Floats:
+        found = np.take_along_axis(values, best, axis=1)
+        return np.concatenate([np.full((len(et), 1), np.inf), found[:, :-1]], axis=1)
+
+    link_binds = before(rows) > before(reached)
+    return np.asarray((et < before(reached)) | (et + 2 * rows < before(added)) | link_binds)
 
 
 def _gather(
@@ -187,7 +222,8 @@ def _gather(
         max_ranks=max_ranks,
         ET=seconds,
         chain_seconds=np.where(in_chain, seconds, 0.0),
-        prefetch_seconds=np.where(in_chain, 0.0, seconds),
+        tables_seconds=np.where(in_chain, 0.0, seconds),
+        rows_seconds=table.rows_seconds(pair, pool, max_ranks),
         per_hour=table.rate(pool, ranks),
         starts=np.flatnonzero(np.diff(pair * num_pools + pool, prepend=-1)),
     )

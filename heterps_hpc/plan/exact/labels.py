@@ -1,9 +1,9 @@
 """Label search within one interval of C: every partial plan that may still beat the best so far.
 
-A label is a partial plan that ends at a position on a pool, with the totals of its stages: sum and
-maximum of the chain's seconds, seconds of tables that prefetch, $/hour. A label is dropped when its
-bound reaches the best plan, or when another label of its position and pool is no worse in
-everything that the rest of the plan can see.
+A label is a partial plan that ends at a position on a pool, with the totals of its stages: the
+parts of equation 4 (pipeline.py), and $/hour. A label is dropped when its bound reaches the best
+plan, or when another label of its position and pool is no worse in everything that the rest of the
+plan can see.
 
 Pool limits that several stages share, and nodes billed whole, are looked at lazily: a pool's used
 ranks become part of its labels only after a finished plan broke its limit (or paid for a part of a
@@ -18,23 +18,25 @@ from enum import Enum
 
 import numpy as np
 
-from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, batch_seconds
+from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable
 from heterps_hpc.plan.exact.bounds import Bounds, Incumbent, Totals
 from heterps_hpc.plan.exact.graph import StageOptions
+from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
 
 TOLERANCE = 1e-9
 ENOUGH_BROKEN = 200  # finished plans over a limit that are looked at for pools to watch
 COMPARING = 20  # products that one label is worth: it is compared with those of its position
 CHUNK = 2_000_000  # label × option products looked at in one go
-CHAIN_SUM, CHAIN_MAX, PREFETCH_MAX, PER_HOUR, WEIGHT = range(5)  # columns of a label's totals
+# columns of a label's totals: the parts of equation 4, then
+CHAIN_MAX, PER_HOUR, WEIGHT, NUM_COLUMNS = 1, 4, 5, 6
 
 
 @dataclass
 class _Labels:
     """Labels at one position; lists grow until the position is reached."""
 
-    totals: list[Floats] = field(default_factory=list)  # [labels, 5]
+    totals: list[Floats] = field(default_factory=list)  # [labels, NUM_COLUMNS]
     used: list[Ints] = field(default_factory=list)  # ranks of the watched pools
     pool: list[Ints] = field(default_factory=list)
     parent: list[Ints] = field(default_factory=list)  # (position, index) of the label before
@@ -101,7 +103,7 @@ class _Search:
         self.places = [_Labels() for _ in range(num_layers + 1)]
         self.weights = self.bounds.weights(self.options)
         root = self.places[0]
-        root.totals.append(np.zeros((1, 5)))
+        root.totals.append(np.zeros((1, NUM_COLUMNS)))
         root.used.append(np.zeros((1, len(self.watched)), dtype=np.int64))
         root.pool.append(np.array([-1]))
         root.parent.append(np.array([[-1, -1]]))
@@ -149,9 +151,9 @@ class _Search:
             before = totals[label].T
             grown = Totals(
                 weight=before[WEIGHT] + self.weights[pick],
-                chain_sum=before[CHAIN_SUM] + options.chain_seconds[pick],
-                chain_max=np.maximum(before[CHAIN_MAX], options.chain_seconds[pick]),
-                prefetch_max=np.maximum(before[PREFETCH_MAX], options.prefetch_seconds[pick]),
+                parts=PlanParts(*before[:PER_HOUR]).joined(
+                    PlanParts(*(part[pick] for part in options.parts))
+                ),
                 per_hour=before[PER_HOUR] + options.per_hour[pick],
             )
             at, new_pool = options.last[pick] + 1, options.pool[pick]
@@ -178,9 +180,7 @@ class _Search:
         if not last.totals:
             return set()
         totals = last.totals[0].T
-        seconds = batch_seconds(
-            totals[CHAIN_SUM], totals[CHAIN_MAX], totals[PREFETCH_MAX], problem.micro_batches
-        )
+        seconds = problem.pipeline.batch_seconds(PlanParts(*totals[:PER_HOUR]))
         values = seconds * totals[PER_HOUR] if self.bounds.with_money else seconds
         values = np.where(seconds <= problem.longest_batch * (1 + ROUNDING), values, np.inf)
         broken: set[int] = set()
@@ -256,14 +256,8 @@ def _undominated(criteria: Floats) -> Ints:
 
 def _columns(totals: Totals, rows: Bools) -> Floats:
     """Totals of some labels, in the order of the columns."""
-    parts = (
-        totals.chain_sum,
-        totals.chain_max,
-        totals.prefetch_max,
-        totals.per_hour,
-        totals.weight,
-    )
-    return np.stack([part[rows] for part in parts], axis=1)
+    columns = (*totals.parts, totals.per_hour, totals.weight)
+    return np.stack([column[rows] for column in columns], axis=1)
 
 
 def _trace(options: StageOptions, places: list[_Labels], index: int) -> tuple[Choice, ...]:

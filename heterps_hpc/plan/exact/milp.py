@@ -7,8 +7,9 @@ other ranks. A solver that branches on the whole plan does not mind. Per option 
     neighbours    Σ x_o on a pool that start at or end at a position ≤ 1: stages are maximal runs
     limits        Σ ranks_o · x_o ≤ limit of the pool;  units of node-billed pools are integers
     chain_max     M ≥ Σ chain_o · x_o over the options that cover a layer (exactly one does)
-    prefetch_max  X ≥ Σ prefetch_o · x_o, likewise
-    seconds       T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M,   T ≥ X,   T ≤ longest   (equation 4)
+    tables_max    X ≥ Σ tables_o · x_o, and rows_max R ≥ Σ rows_o · x_o, likewise
+    seconds       T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M,   T ≥ X,   T ≥ R,   T ≤ longest,
+                  (s + 1) · T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M + X + 2/m · R   (equation 4)
     money         low ≤ C = Σ per_hour_o · x_o ≤ high
     minimise      T + λ · C, with λ the slope of the chord of T · C = Z over the interval
 
@@ -31,6 +32,7 @@ from scipy.optimize import LinearConstraint, milp
 
 from heterps_hpc.plan.exact.bounds import Bounds
 from heterps_hpc.plan.exact.graph import StageOptions
+from heterps_hpc.plan.pipeline import Pipeline
 from heterps_hpc.plan.problem import Floats, Ints
 
 TOLERANCE = 1e-6
@@ -89,16 +91,16 @@ def best_of_interval(
         return Answer([], math.inf, True)
     problem = bounds.problem
     shared = np.flatnonzero(problem.pools.ranks_per_unit > 1) if bounds.with_money else np.array([])
-    M, X, T, C = range(num, num + 4)
-    num_columns = num + 4 + len(shared)
+    M, X, R, T, C = range(num, num + 5)
+    num_columns = num + 5 + len(shared)
     longest = bounds.longest if math.isfinite(bounds.longest) else 100 * bounds.root
     by_time = SCALE / longest
     by_money = SCALE / bounds.high if bounds.with_money else 0.0
     rows = _Rows()
     _paths(rows, options, picked)
-    _limits(rows, options, picked, bounds, shared, num + 4)
-    _maxima(rows, options, picked, by_time, (M, X))
-    _seconds(rows, options, picked, by_time, problem.micro_batches, (M, X, T))
+    _limits(rows, options, picked, bounds, shared, num + 5)
+    _maxima(rows, options, picked, by_time, (M, X, R))
+    _seconds(rows, options, picked, by_time, problem.pipeline, (M, X, R, T))
     if bounds.with_money:
         _money(rows, options, picked, by_money, bounds, shared, C)
     objective = np.zeros(num_columns)
@@ -112,8 +114,8 @@ def best_of_interval(
     if bounds.with_money:
         lower[C], upper[C] = bounds.low * by_money * (1 - 1e-9), SCALE * (1 + 1e-9)
     whole = np.ones(num_columns)
-    whole[num : num + 4] = 0
-    with _silent():
+    whole[num : num + 5] = 0
+    with silent():
         result = milp(
             objective,
             integrality=whole,
@@ -132,8 +134,8 @@ def best_of_interval(
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """Nothing on standard output meanwhile: HiGHS prints lines of its own, whatever it is told."""
+def silent() -> Iterator[None]:
+    """Nothing on standard output meanwhile: HiGHS prints lines of its own, whatever its options."""
     sys.stdout.flush()
     kept = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -179,17 +181,15 @@ def _limits(
 
 
 def _maxima(
-    rows: _Rows, options: StageOptions, picked: Ints, by_time: float, columns: tuple[int, int]
+    rows: _Rows, options: StageOptions, picked: Ints, by_time: float, columns: tuple[int, int, int]
 ) -> None:
-    """M and X are at least what the stage of any layer adds to them."""
+    """M, X and R are at least what the stage of any layer adds to them."""
     length = options.last[picked] - options.first[picked] + 1
     option = np.repeat(np.arange(len(picked)), length)
     begins = np.cumsum(length) - length
     layer = np.arange(length.sum()) - np.repeat(begins - options.first[picked], length)
     every = np.arange(options.num_layers)
-    for part, column in zip(
-        (options.chain_seconds, options.prefetch_seconds), columns, strict=True
-    ):
+    for part, column in zip(options.parts[1:], columns, strict=True):
         value = (part[picked] * by_time)[option]
         some = value > 0
         rows.entries(layer[some], option[some], value[some])
@@ -202,17 +202,25 @@ def _seconds(
     options: StageOptions,
     picked: Ints,
     by_time: float,
-    micro_batches: int,
-    columns: tuple[int, int, int],
+    pipeline: Pipeline,
+    columns: tuple[int, int, int, int],
 ) -> None:
-    """Equation 4: the sum and the maximum of the chain, and the tables that prefetch."""
-    M, X, T = columns
-    num, m = len(picked), micro_batches
-    zeros = np.zeros(num + 2, dtype=np.int64)
-    weights = np.concatenate([options.chain_seconds[picked] * by_time / m, [1 - 1 / m, -1.0]])
-    rows.entries(zeros, np.concatenate([np.arange(num), [M, T]]), weights)
-    rows.entries(np.array([1, 1]), np.array([X, T]), np.array([1.0, -1.0]))
-    rows.end_block(np.full(2, -np.inf), np.zeros(2))
+    """Equation 4: the chain, what tables and their rows take alone, and the loop."""
+    M, X, R, T = columns
+    num, m = len(picked), pipeline.micro_batches
+    chain = np.append(options.chain_seconds[picked] * by_time / m, 1 - 1 / m)
+    members = np.append(np.arange(num), M)
+
+    def end_row(column: list[int], value: list[float]) -> None:
+        rows.entries(np.zeros(len(column), dtype=np.int64), np.array(column), np.array(value))
+        rows.end_block(np.array([-np.inf]), np.zeros(1))
+
+    rows.entries(np.zeros(num + 1, dtype=np.int64), members, chain)
+    end_row([T], [-1.0])
+    end_row([X, T], [1.0, -1.0])
+    end_row([R, T], [1.0, -1.0])
+    rows.entries(np.zeros(num + 1, dtype=np.int64), members, chain)
+    end_row([X, R, T], [1.0, 2 / m, -1.0 - pipeline.staleness])
 
 
 def _money(

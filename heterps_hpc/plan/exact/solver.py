@@ -25,7 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, batch_seconds, money_of
+from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, money_of
 from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Incumbent, make_bounds
 from heterps_hpc.plan.exact.focus import (
     Focus,
@@ -45,7 +45,8 @@ from heterps_hpc.plan.exact.graph import (
 )
 from heterps_hpc.plan.exact.labels import SearchEnd
 from heterps_hpc.plan.exact.milp import TOLERANCE, Answer
-from heterps_hpc.plan.problem import Problem
+from heterps_hpc.plan.pipeline import PlanParts
+from heterps_hpc.plan.problem import Floats, Problem
 
 Objective = Literal["money", "seconds"]
 NARROW = 1.0005  # an interval of C is not halved any more once xu/xl is below this
@@ -59,7 +60,7 @@ MAX_SPLIT = 60_000  # options that blocks of rank counts are split into before a
 FEW_COUPLED = 10_000  # and where stages share limits, before HiGHS takes over
 
 
-# bound, least and largest C, a number to tell equals apart, the options that are left
+# bound, least and largest C, a number to order equals, the options that are left
 _Interval = tuple[float, float, float, int, StageOptions]
 
 
@@ -132,21 +133,31 @@ def _first_plans(table: StageTable, options: StageOptions, incumbent: Incumbent)
         return
     limit = table.problem.pools.limit[options.pool]
     scale = float(np.median(options.ET) / np.median(options.per_hour))
-    fastest = float(np.quantile(options.ET, 0.001))
+    fastest = float(np.quantile(options.alone, 0.001))
     caps = [math.inf]  # where the slowest stage counts, try to do without slow ones
     if table.problem.micro_batches > 1:
-        caps += list(np.geomspace(fastest, float(options.ET.max()), 10)[:-1])
+        caps += list(np.geomspace(fastest, float(options.alone.max()), 10)[:-1])
     for share in (1, 2, 4):  # a share of each pool per stage, so that several stages fit
         modest = options.ranks <= np.maximum(1, limit // share)
         tries = [(math.inf, price) for price in (0.0, *np.geomspace(1e-3, 1e3, 13))]
         if not incumbent.with_money or incumbent.choices is None:
             tries += [(cap, 0.0) for cap in caps]
-        for cap, price in tries:
-            weight = options.chain_seconds + price * scale * options.per_hour
-            weight = np.where(modest & (cap >= options.ET), weight, np.inf)
+        for seconds, (cap, price) in itertools.product(_seconds_to_save(table, options), tries):
+            weight = seconds + price * scale * options.per_hour
+            weight = np.where(modest & (cap >= options.alone), weight, np.inf)
             path = shortest_path(options, weight, least_ways(options, weight))
             if path:
                 offer_path(options, path, incumbent)
+
+
+def _seconds_to_save(table: StageTable, options: StageOptions) -> list[Floats]:
+    """What each option adds to T: to the chain, and where the loop may bind, to that too."""
+    problem = table.problem
+    if problem.staleness > 0 and not problem.floor:
+        return [options.chain_seconds]
+    m, lag = problem.micro_batches, problem.staleness + 1
+    loop = (m * options.tables_seconds + 2 * options.rows_seconds) / lag
+    return [options.chain_seconds, options.chain_seconds + loop]
 
 
 def _fastest(
@@ -313,10 +324,9 @@ def split_point(inside: Focus, answer: Answer, low: float, high: float) -> float
 
 
 def _least_seconds(problem: Problem, options: StageOptions) -> float:
-    chain_sum = least_ways(options, options.chain_seconds).whole
-    chain_max = least_ways(options, options.chain_seconds, bottleneck=True).whole
-    prefetch_max = least_ways(options, options.prefetch_seconds, bottleneck=True).whole
-    if not math.isfinite(chain_sum):
+    chain_sum, *maxima = options.parts
+    least = [least_ways(options, chain_sum).whole]
+    least += [least_ways(options, part, bottleneck=True).whole for part in maxima]
+    if not math.isfinite(least[0]):
         return math.inf
-    parts = np.array([chain_sum, chain_max, prefetch_max])
-    return float(batch_seconds(parts[0], parts[1], parts[2], problem.micro_batches))
+    return float(problem.pipeline.batch_seconds(PlanParts(*(np.array(x) for x in least))))
