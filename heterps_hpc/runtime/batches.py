@@ -60,14 +60,16 @@ class Feed:
         return self._sample_ids[self._blocks[micro_batch]]
 
 
-def selection_of(reads: set[str], *, label: bool, weight: bool) -> ColumnSelection:
-    """The columns that a stage needs."""
+def selection_of(
+    reads: set[str], *, label: bool, weight: bool, label_name: str | None = None
+) -> ColumnSelection:
+    """The columns that a stage needs; of several labels the one of that name."""
     return ColumnSelection(
         slots=tuple(
             sorted(n.removeprefix(LENGTH_PREFIX) for n in reads if n.startswith(LENGTH_PREFIX))
         ),
         dense="dense" in reads,
-        labels=label or "label" in reads,
+        labels=(label_name or True) if label or "label" in reads else False,
         weight=weight,
     )
 
@@ -156,7 +158,9 @@ class Readers:
         if rank.tables is not None:
             tables = rank.tables
             selection = ColumnSelection(
-                slots=tables.data_slots(), dense=False, labels=tables.counters
+                slots=tables.data_slots(),
+                dense=False,
+                labels=(rank.job.data.label or True) if tables.counters else False,
             )
             keys = self._open(selection)
             self._keys = Lookahead(keys, tables.prefetch) if tables.has_tiers else keys
@@ -164,7 +168,10 @@ class Readers:
             self._reads = set(dense.data_reads)
             used = rank.writes(LOSS) or rank.writes(SCORE) or "weight" in self._reads
             selection = selection_of(
-                self._reads, label=rank.writes(SCORE), weight=has_weight and used
+                self._reads,
+                label=rank.writes(SCORE),
+                weight=has_weight and used,
+                label_name=rank.job.data.label,
             )
             self._own = self._open(selection, dense.replica_ranges)
             if weigh and has_weight and rank.writes(LOSS):

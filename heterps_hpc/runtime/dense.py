@@ -46,6 +46,8 @@ class BatchResult:
 
     def __float__(self) -> float:
         """The loss, summed over this rank's samples; waits for it."""
+        if self.losses:
+            self.losses[-1].tensor()  # they arrive in order: who has the last one has them all
         total = 0.0
         for loss in self.losses:  # not `sum`, which rounds otherwise in newer Pythons
             total += float(loss)

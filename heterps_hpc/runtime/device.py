@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 
@@ -81,10 +83,13 @@ def choose_device(comm: MPI.Intracomm, kind: str, who: str) -> torch.device:
 
 def _identity(kind: str, index: int) -> str:
     """A device's own name where the driver gives it one: ranks may each see another `cuda:0`."""
-    module = torch.get_device_module(kind)
-    describe = getattr(module, "get_device_properties", None)
-    uuid = getattr(describe(index), "uuid", None) if describe is not None else None
-    return f"{kind}:{index}" if uuid is None else str(uuid)
+    return _property(kind, index, "uuid") or f"{kind}:{index}"
+
+
+def _property(kind: str, index: int, name: str) -> str | None:
+    properties = getattr(torch.get_device_module(kind), "get_device_properties", None)
+    value = getattr(properties(index), name, None) if properties is not None else None
+    return None if value is None else str(value)
 
 
 class Ready(Protocol):
@@ -95,6 +100,31 @@ class Ready(Protocol):
 
     def synchronize(self) -> None:
         """Let the host wait for it."""
+
+
+class Mark(Ready, Protocol):
+    """A point in a rank's work, for taking times."""
+
+    def elapsed_time(self, end: Self, /) -> float:
+        """Milliseconds from here to a later mark; both have passed."""
+
+
+class HostMark:
+    """A point in the host's time, with the interface of a device's event."""
+
+    def __init__(self) -> None:
+        self._seconds = time.perf_counter()
+
+    def query(self) -> bool:
+        """It is in the past."""
+        return True
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def elapsed_time(self, end: HostMark, /) -> float:
+        """Milliseconds from here to a later mark."""
+        return (end._seconds - self._seconds) * 1e3
 
 
 class HostCopy:
@@ -132,6 +162,7 @@ class Device:
         if not self.is_host:
             self._uploads = torch.Stream(device=device)
             self._downloads = torch.Stream(device=device)
+        self.has_timed_events = not self.is_host and _has_timed_events(device)
 
     def buffer(self, num_rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
         """Host memory for messages: zeros, pinned where a device copies from or to it."""
@@ -168,12 +199,39 @@ class Device:
         there.record_stream(self._downloads)
         return self._downloads.record_event()
 
+    def computed(self) -> Ready | None:
+        """When all that was started on the device until now is computed."""
+        if self.is_host:
+            return None
+        return torch.accelerator.current_stream(self.device).record_event()
+
+    def mark(self) -> Mark:
+        """This point in the rank's work: of what the device computes where it has timed events,
+        else of what the host does."""
+        return _timed_event(self.device) if self.has_timed_events else HostMark()
+
     def to_host(self, there: torch.Tensor) -> HostCopy:
         """Begin to bring a small tensor to the host."""
         if self.is_host:
             return HostCopy(there.clone())  # its memory may be used again before it is read
         host = torch.empty(there.shape, dtype=there.dtype).pin_memory()
         return HostCopy(host, self.download(there, host))
+
+
+def _timed_event(device: torch.device) -> Any:
+    event = torch.Event(device, enable_timing=True)
+    event.record(torch.accelerator.current_stream(device))
+    return event
+
+
+def _has_timed_events(device: torch.device) -> bool:
+    """Whether events of a device measure time: not those of every plugin do."""
+    try:
+        begin, end = _timed_event(device), _timed_event(device)
+        end.synchronize()
+        return bool(begin.elapsed_time(end) >= 0)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
 
 
 def collective_backend(device: torch.device) -> str | None:
@@ -194,21 +252,38 @@ def has_fused(optimizer: str, device: torch.device) -> bool:
     return optimizer != "adagrad" or device.type in (CPU, "cuda")
 
 
+def computes_in_bf16(device: torch.device) -> bool:
+    """Whether a device can; autocast of one that cannot only warns, and computes in float32."""
+    if device.type == CPU:
+        return True
+    module = torch.get_device_module(device.type)
+    says = getattr(module, "is_bf16_supported", None)
+    listed = getattr(module, "get_amp_supported_dtype", list)  # a plugin's way
+    return bool(says() if says is not None else torch.bfloat16 in listed())
+
+
 def accelerators() -> str:
     """What torch sees on this machine, for people."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if found is None:
         return "no accelerator"
-    return f"{torch.accelerator.device_count()} {found.type} devices"
+    count = torch.accelerator.device_count()
+    names = Counter(_model_name(found.type, index) for index in range(count))
+    listed = ", ".join(f"{number} × {name}" for name, number in names.items() if name)
+    return f"{count} {found.type} devices" + (f" ({listed})" if listed else "")
 
 
 def describe(device: torch.device) -> str:
     """A device's name for people."""
     if device.type == CPU:
         return CPU
-    properties = getattr(torch.get_device_module(device.type), "get_device_properties", None)
-    name = getattr(properties(device.index), "name", None) if properties is not None else None
+    name = _model_name(device.type, device.index)
     return f"{device.type}:{device.index}" + (f" ({name})" if name else "")
+
+
+def _model_name(kind: str, index: int) -> str | None:
+    """What the maker calls a device, where its driver says so."""
+    return _property(kind, index, "name")
 
 
 @contextlib.contextmanager

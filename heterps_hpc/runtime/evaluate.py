@@ -15,7 +15,8 @@ import numpy as np
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.runtime.batches import Readers, one_pass
 from heterps_hpc.runtime.exchange.transport import Exchange
-from heterps_hpc.runtime.metrics.training_log import Scored, join_columns, quality
+from heterps_hpc.runtime.metrics.scored import Scored, join_columns
+from heterps_hpc.runtime.metrics.training_log import quality
 from heterps_hpc.runtime.rank import Rank, TrainingFailed
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Evaluator:
         readers = Readers(self._rank, self._dataset, self._steps, self._dense, weigh=False)
         with closing(readers):
             for step in range(self._steps.total):
+                self._rank.timer.pass_batches = (step, self._steps.total)
                 if self._dense is not None:
                     self._dense.expect_rows(step, self._steps.num_rows(step))
                 if self._sparse is not None:
@@ -82,6 +84,7 @@ class Evaluator:
                     feed = readers.feed()
                     scored.add(self._dense.evaluate(step, feed), feed)
             self._exchange.settle_all()
+        self._rank.timer.pass_batches = (0, 0)
         if self._dense is not None:
             self._dense.modules.set_training(True)
         return scored

@@ -16,6 +16,10 @@ class Observer:
     def step_ends(self, step: int) -> None:
         """A batch is done, but for what is overlapped with the next."""
 
+    def wants_stop(self) -> bool:
+        """Whether training should end, by the vote of all ranks; asked before every batch."""
+        return False
+
     def layer_begins(self, layer: str) -> None:
         """The forward of a layer is next."""
 
@@ -24,6 +28,12 @@ class Observer:
 
     def backward_ends(self) -> None:
         """The backward of a micro-batch is done."""
+
+    def update_begins(self) -> None:
+        """The optimizer's step is next."""
+
+    def update_ends(self) -> None:
+        """The optimizer's step is done."""
 
     def table_worked(self, table: str, seconds: float) -> None:
         """A pull or a push kept the step waiting for so long; called from several threads."""

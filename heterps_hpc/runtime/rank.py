@@ -18,15 +18,24 @@ from heterps_hpc.checkpoint import Checkpoint, Contents
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.dataset.manifest import Schema
+from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
-from heterps_hpc.model import LOSS
+from heterps_hpc.model import LOSS, SCORE
 from heterps_hpc.models import build_model
 from heterps_hpc.runtime.dense import DenseRole
-from heterps_hpc.runtime.device import CPU, Device, choose_device, explain_out_of_memory
+from heterps_hpc.runtime.device import (
+    CPU,
+    Device,
+    choose_device,
+    computes_in_bf16,
+    describe,
+    explain_out_of_memory,
+)
 from heterps_hpc.runtime.exchange.channel import Channels
 from heterps_hpc.runtime.exchange.routes import routes_of
 from heterps_hpc.runtime.exchange.transport import Exchange
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.metrics.scored import Scored
 from heterps_hpc.runtime.shapes import tensor_shapes
 from heterps_hpc.runtime.sparse import Prefetched, SparseRole
 from heterps_hpc.runtime.stage import StageModules
@@ -76,7 +85,7 @@ class Rank:
         self.dataset = dataset
         self.world = make_world(comm, layout)
         self.timer = timer or PhaseTimer(self.world.rank)
-        schema = schema or dataset.manifest
+        schema = schema or dataset.manifest.learning(job.data.label)
         self.model = build_model(job.model, schema)
         layout.check_model(self.model)
         entry = self.world.entry
@@ -90,12 +99,15 @@ class Rank:
         self.modules: StageModules | None = None
         device = device_of(self.world)
         self.device = Device(device)
+        self.timer.watch_device(self.device)
         if entry.dense:
+            self._check_precision()
             with explain_out_of_memory(self.world.name(), device):
                 self.modules = StageModules(self.model, self.world.my_stage.layers, job, device)
         self.step = 0  # steps done: the next batch to train on
         self.prefetched: dict[int, Prefetched] = {}  # batches pulled before their step, by step
         self.losses = LossRecord()
+        self.scored = Scored()  # since the last report
 
     def capture(self) -> Captured:
         """This rank's state as it is now: snapshots of tables, copies of the rest."""
@@ -110,7 +122,7 @@ class Rank:
         if self.modules is not None and self.world.entry.replica == 0:
             for name, column, value in dense_arrays(self.modules):
                 captured.add("dense", name, column, value)
-        for column, value in self._loss_arrays().items():
+        for column, value in self._progress().items():
             captured.add("progress", column, str(self.world.rank), value)
         return captured
 
@@ -123,7 +135,7 @@ class Rank:
                 self.prefetched = load_prefetched(contents, self.tables, self.world.layout)
             if self.modules is not None:
                 load_dense(contents, self.modules)
-            self._restore_losses(contents)
+            self._restore_progress(contents)
         self.step = checkpoint.step
 
     def writes(self, tensor: str) -> bool:
@@ -188,6 +200,14 @@ class Rank:
         """Free the communicators; all ranks call it, so none does after an error of its own."""
         self.world.free()
 
+    def _check_precision(self) -> None:
+        device = self.device.device
+        if self.job.train.precision == "bf16" and not computes_in_bf16(device):
+            raise UserError(
+                f"{self.world.name()}: train.precision is 'bf16', but {describe(device)} does not "
+                "compute in it; use 'float32', or plan its layers for another pool"
+            )
+
     def _stop_at_bad_loss(self, step: int, loss_sum: float) -> None:
         if self.job.train.on_nan == "stop":
             raise TrainingFailed(
@@ -195,17 +215,20 @@ class Rank:
                 "learning rate, clip gradients (train.dense.clip_norm), or set train.on_nan: skip"
             )
 
-    def _loss_arrays(self) -> dict[str, NDArray[np.float64]]:
+    def _progress(self) -> dict[str, NDArray[np.float64]]:
+        """What the next line of metrics.jsonl will be made of."""
         found: dict[str, NDArray[np.float64]] = {}
         if self.writes(LOSS):
             found["sums"] = np.array(self.losses.known_sums(), np.float64).reshape(-1, 2)
         if self.is_reporter:
             found["losses"] = np.array(self.losses.reported, np.float64)
             found["clock"] = np.array([self.losses.samples, self.losses.seconds], np.float64)
+        if self.writes(SCORE):
+            found["scored"] = np.stack(self.scored.columns())  # sample ids are exact up to 2**53
         return found
 
-    def _restore_losses(self, contents: Contents) -> None:
-        """The losses that a checkpoint kept, by rank, whatever ranks there are now."""
+    def _restore_progress(self, contents: Contents) -> None:
+        """The losses and scores that a checkpoint kept, by rank, whatever ranks there are now."""
         saved: dict[str, dict[int, NDArray[Any]]] = {}
         for name in contents.names("progress"):
             for place in contents.places("progress", name):
@@ -215,6 +238,7 @@ class Rank:
             self.losses.reported = [x for part in saved.get("losses", {}).values() for x in part]
             for samples, seconds in saved.get("clock", {}).values():
                 self.losses.samples, self.losses.seconds = int(samples), float(seconds)
+        self._restore_scored(saved.get("scored", {}))
         sums = saved.get("sums", {})
         if not self.writes(LOSS) or not sums:
             return
@@ -224,6 +248,19 @@ class Rank:
             mine = next(iter(sums.values())).copy()
             mine[:, 0] = sum(part[:, 0] for part in sums.values()) if self.is_reporter else 0.0
         self.losses.sums = [(float(loss), float(weight)) for loss, weight in mine]
+
+    def _restore_scored(self, saved: dict[int, NDArray[Any]]) -> None:
+        """As each rank had them, or all on the first rank that scores."""
+        if not self.writes(SCORE) or not saved:
+            return
+        entry = self.world.entry
+        if set(saved) <= set(self.world.layout.stage_ranks(entry.stage)):
+            mine = saved.get(entry.rank)
+        else:
+            mine = np.concatenate(list(saved.values()), axis=1) if entry.replica == 0 else None
+        if mine is not None:
+            scores, labels, weights, ids = mine
+            self.scored.take_up([scores, labels, weights, ids.astype(np.int64)])
 
 
 def device_of(world: World) -> torch.device:

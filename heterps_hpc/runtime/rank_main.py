@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 
+from heterps_hpc import events
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
@@ -69,8 +70,11 @@ def _train(rank: Rank, run_dir: RunDir, stop: StopFlag) -> End:
         describe(rank.device.device),
         training.reducer.name,
     )
+    if rank.world.rank == 0:
+        began = events.TrainingBegan(step=rank.step, total_steps=training.steps.total)
+        events.record_if_possible(run_dir, began)
     result = training.run()
-    write_summary(rank, result, training.exchange, training.reducer.name, run_dir)
+    write_summary(rank, result, training.exchange, training.reducer, run_dir)
     training.close()
     rank.close()
     return _end(result)

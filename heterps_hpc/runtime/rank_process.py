@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     lock = run.join()
     code = _run_program(options.program, [str(options.run_dir), *rest])
     if code == 0:
-        _note_done(run)
+        code = _note_done(run)
     del lock  # until here it was ours; the kernel frees it if we are killed
     return code
 
@@ -84,16 +84,28 @@ def _run_program(program: str, arguments: list[str]) -> int:
     return 0
 
 
-def _note_done(run: object) -> None:
-    """One line for the whole world: appends from many nodes could overwrite each other."""
+def _note_done(run: object) -> int:
+    """One line for the whole world: appends from many nodes could overwrite each other.
+
+    The exit code: a run whose history does not say that it is done is not.
+    """
     from mpi4py import MPI
 
     from heterps_hpc import events
+    from heterps_hpc.exit_codes import ExitCode
     from heterps_hpc.rundir import RunDir
 
     assert isinstance(run, RunDir)
     if MPI.Is_finalized():
-        return
+        return 0
     MPI.COMM_WORLD.Barrier()
     if MPI.COMM_WORLD.rank == 0:
-        events.record(run, events.RanksDone(num_ranks=MPI.COMM_WORLD.size))
+        try:
+            events.record(run, events.RanksDone(num_ranks=MPI.COMM_WORLD.size))
+        except OSError as error:
+            sys.stderr.write(
+                f"heterps: all ranks are done, but {run.history} cannot say so: {error.strerror}; "
+                "free some space and continue with --resume\n"
+            )
+            return int(ExitCode.RANK_FAILED)
+    return 0

@@ -88,7 +88,7 @@ def _fail(comm: MPI.Intracomm, run_dir: RunDir, end: End) -> NoReturn:
 
 def _note(comm: MPI.Intracomm, run_dir: RunDir, end: End) -> None:
     ended = events.RankEnded(rank=comm.rank, code=int(end.code), reason=end.reason)
-    events.record(run_dir, ended)
+    events.record_if_possible(run_dir, ended)
 
 
 def _describe(comm: MPI.Intracomm, error: Exception) -> str:
@@ -105,9 +105,17 @@ def _set_threads(layout: Layout, rank: int) -> None:
 
 
 def _start_log(run_dir: RunDir, rank: int) -> None:
-    run_dir.logs.mkdir(parents=True, exist_ok=True)
+    """To a file of its own, if the disk takes one; what ends the rank is printed as well."""
+    logging.raiseExceptions = False  # a line that a full disk does not take is no traceback
+    handler: logging.Handler
+    try:
+        run_dir.logs.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(run_dir.rank_log(rank), encoding="utf-8")
+    except OSError as error:
+        sys.stderr.write(f"heterps: rank {rank} has no log: {error.strerror}: {error.filename}\n")
+        handler = logging.NullHandler()
     logging.basicConfig(
-        filename=run_dir.rank_log(rank),
+        handlers=[handler],
         level=logging.INFO,
         format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s",
         force=True,

@@ -1,7 +1,7 @@
 """The torch modules of one stage, with all parameters and gradients in two flat buffers.
 
 Flat buffers make the reducer's order of summation fixed, and the optimizer one fused call: all
-offered optimizers work element by element, so they cannot tell one long tensor from many.
+offered optimizers work element by element, so they give the same for one long tensor as for many.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class StageModules:
             self.gradients.mul_(clip_factor)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        self.observer.update_begins()
         self.optimizer.step()
+        self.observer.update_ends()
 
     def _precision(self) -> AbstractContextManager[object]:
         if not self._autocast:

@@ -66,6 +66,7 @@ def table_config(
         init=options.init,
         init_scale=spec.init_scale,
         dtype=job.train.dtype,
+        precision=options.precision,
         num_partitions=options.num_partitions,
         threads=threads,
         admission=options.admit_after,

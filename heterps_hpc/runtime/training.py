@@ -38,6 +38,7 @@ class Result:
     losses: list[float] = field(default_factory=list)  # mean loss of each step
     skipped_steps: int = 0
     seconds: float = 0.0
+    training_seconds: float = 0.0  # of this rank, without evaluations and saves
     samples_per_second: float = 0.0
     stopped: bool = False  # by a signal, before the end
     not_saved: str | None = None  # why the last state could not be saved
@@ -88,7 +89,7 @@ class Training:
         for early in range(self._first, self._first + self.job.train.staleness):
             self._pull(early)
         self.world.control.Barrier()  # so that the ranks' timelines line up
-        self.timer.restart()
+        self.timer.restart(self._first)
         self.progress.restart_clock()
         started = time.perf_counter()
         while self.rank.step < self.steps.total:
@@ -99,14 +100,20 @@ class Training:
             if decision == STOP:
                 self.result.stopped = True
                 break
-            wanted = CONTINUE if self._saver is None else self._saver.vote(step + self.votes.lag)
-            self.votes.cast(step, wanted)
+            self.votes.cast(step, self._vote(step + self.votes.lag))
             self._one_step(step)
             self.rank.step += 1
             self._at_boundary()
         self.result.seconds += time.perf_counter() - started
+        self.result.training_seconds = self.timer.training_seconds()
         self._finish()
         return self.result
+
+    def _vote(self, step: int) -> int:
+        """What this rank wants before that step, which is a few batches from now."""
+        if self._observer.wants_stop():
+            return STOP
+        return CONTINUE if self._saver is None else self._saver.vote(step)
 
     def evaluate(self) -> dict[str, float]:
         """Quality on the test set as the model is now; all ranks call it at the same step."""
@@ -196,11 +203,11 @@ class Training:
         step, self._unreduced = self._unreduced, None
         modules, spec = self.dense.modules, self.job.train.dense
         with self.timer.phase(Phase.REDUCE):
-            self.reducer.finish()
+            gradients = self.reducer.finish()
         clip = None
         if spec.clip_norm is not None:
             with self.timer.phase(Phase.CLIP):
-                clip = self._clip_factor(modules.gradients, spec.clip_norm)
+                clip = self._clip_factor(gradients, spec.clip_norm)
         device = self.rank.device.device
         with self.timer.phase(Phase.UPDATE), explain_out_of_memory(self.world.name(), device):
             modules.apply(spec.lr * factor(spec.schedule, step, self.steps.total), clip)
@@ -248,7 +255,14 @@ class Training:
     def _make_reducer(self) -> Reducer:
         reduces, device = self.world.layout.reduces(self.world.rank), self.rank.device
         agreed = agree_on_reducer(self.world.control, self.job.train.reducer, reduces=reduces)
-        return make_reducer(self.world.stage if reduces else MPI.COMM_SELF, agreed, device)
+        stage = self.world.stage if reduces else MPI.COMM_SELF
+        return make_reducer(
+            stage,
+            agreed,
+            device,
+            may_change=self.job.train.reducer == "auto",
+            halves=self.job.train.dense.compression == "fp16",
+        )
 
     def _check_losses(self) -> None:
         if self.dense is not None:

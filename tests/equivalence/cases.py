@@ -142,9 +142,25 @@ SKIPPING: dict[str, dict[str, Any]] = {
 }
 VARIANTS |= SKIPPING
 
-# the plain optimizers, summed by torch.distributed; a few cases beyond the product
-SUMMED: dict[str, dict[str, Any]] = {"torch": {**VARIANTS["plain"], "reducer": "torch"}}
+# the plain optimizers, with gradients summed in other ways; a few cases beyond the product
+SUMMED: dict[str, dict[str, Any]] = {
+    "torch": {**VARIANTS["plain"], "reducer": "torch"},
+    "fp16 gradients": {
+        **VARIANTS["plain"],
+        "dense": {"optimizer": "sgd", "lr": 0.1, "compression": "fp16"},
+    },
+}
 VARIANTS |= SUMMED
+
+# rows of two bytes in memory; a few cases beyond the product
+HALVES: dict[str, dict[str, Any]] = {
+    each: {
+        **VARIANTS[like],
+        "tables": {"num_partitions": NUM_PARTITIONS, "precision": each},
+    }
+    for each, like in (("float16", "clip"), ("bfloat16", "plain"))
+}
+VARIANTS |= HALVES
 
 
 def _cut(model: Model, *places: int) -> list[tuple[str, ...]]:
@@ -234,6 +250,11 @@ class Case:
         return self.precision == "bf16" or self.wire != "float32"
 
     @property
+    def compared_as(self) -> str:
+        """The precision whose tolerance holds."""
+        return "bf16" if self.variant in HALVES else self.precision
+
+    @property
     def oracle(self) -> Case:
         """One case for all that learn the same: without rounding, any layout and micro-batches."""
         return self if self.rounds else replace(self, layout="1", micro_batches=1)
@@ -294,7 +315,7 @@ def make_layout(case: Case, job: Job, model: Model) -> Layout:
         model=model,
         cluster=CLUSTER,
         job=job.name,
-        num_partitions=NUM_PARTITIONS,
+        num_partitions=job.train.tables.num_partitions,
         table_loads=loads,
     )
     return _strip_rank_1(layout) if shape.bare_rank else layout

@@ -12,8 +12,9 @@ from tests.equivalence.oracle import Learned
 
 # Relative, in norm per tensor; float32 is not a tenth of a digit better than this in one process.
 # bf16 was seen to agree to 1e-7, but where the order of a sum puts a value on the other side of a
-# tie, it moves by 1/256 of itself; without autocast every case fails, by up to 2e-2.
-TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bf16": 1e-4}
+# tie, it moves by 1/256 of itself; without autocast every case fails, by up to 2e-2. So do rows of
+# two bytes.
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bf16": 1e-4, "fp16 gradients": 2e-3}
 
 
 def differences(got: Learned, expected: Learned, precision: str) -> list[str]:

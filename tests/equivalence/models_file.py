@@ -67,7 +67,7 @@ def mixed(num_dense: int) -> Model:
 
 
 class Join(nn.Module):
-    """Two tensors side by side to a logit."""
+    """Two concatenated tensors to a logit."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -27,6 +27,7 @@ from heterps_hpc.models.layers import make_module
 from heterps_hpc.negatives import distinct_keys, draw_negatives
 from heterps_hpc.runtime.lr_schedule import factor
 from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy
+from tests.half_precision import by_chance, to_nearest
 
 Row = NDArray[Any]
 Pulled = dict[str, tuple[NDArray[np.uint64], Tensor]]  # by table: distinct keys, their rows
@@ -64,6 +65,7 @@ class OracleTable:
         self.dtype = np.float64 if job.train.precision == "float64" else np.float32
         self.spec, self.seed = spec, job.train.seed
         self.sparse = job.train.sparse
+        self.precision = job.train.tables.precision
         self.vectors: dict[int, Row] = {}
         self.states: dict[int, dict[str, Any]] = {}
 
@@ -73,6 +75,8 @@ class OracleTable:
         new = np.array([key for key in keys.tolist() if key not in self.vectors], np.uint64)
         if len(new) and create:
             vectors = first_vectors(self.spec, self.seed, new).astype(self.dtype)
+            if self.precision is not None:
+                vectors = to_nearest(vectors, self.precision)
             for key, vector in zip(new.tolist(), vectors, strict=True):
                 self.vectors[key] = vector
                 self.states[key] = {}
@@ -80,8 +84,10 @@ class OracleTable:
             return np.zeros((0, self.spec.dim), self.dtype)
         return np.stack([self.vectors.get(key, nothing) for key in keys.tolist()])
 
-    def push(self, keys: NDArray[np.uint64], gradients: NDArray[Any], rate: float) -> None:
-        """One optimizer step for each of the distinct keys: clip, decay, update."""
+    def push(
+        self, keys: NDArray[np.uint64], gradients: NDArray[Any], rate: float, number: int
+    ) -> None:
+        """One optimizer step for each of the distinct keys: clip, decay, update, round."""
         for key, gradient in zip(keys.tolist(), gradients, strict=True):
             vector = self.vectors[key]
             if self.sparse.clip_norm is not None:
@@ -91,6 +97,10 @@ class OracleTable:
             gradient = gradient + self.dtype(self.sparse.weight_decay) * vector
             step = row_step(self.sparse, gradient, self.states[key])
             self.vectors[key] = (vector - self.dtype(rate) * step).astype(self.dtype)
+        if self.precision is not None and len(keys):
+            exact = np.stack([self.vectors[key] for key in keys.tolist()])
+            rows = by_chance(exact, keys, self.spec.name, self.seed, number, self.precision)
+            self.vectors.update(zip(keys.tolist(), rows, strict=True))
 
     def sorted_rows(self) -> tuple[NDArray[np.uint64], NDArray[Any]]:
         """All keys in order with their vectors."""
@@ -212,7 +222,8 @@ class Oracle:
         def push() -> None:
             for name, (keys, rows) in pulled.items():
                 gradients = np.zeros(rows.shape) if rows.grad is None else rows.grad.numpy()
-                self.tables[name].push(keys, gradients.astype(self.tables[name].dtype), rate)
+                table = self.tables[name]
+                table.push(keys, gradients.astype(table.dtype), rate, step)
 
         return loss.item(), push
 

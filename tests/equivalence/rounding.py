@@ -1,4 +1,4 @@
-"""The oracle for jobs that round: it is told where, as a layout decides which values cross.
+"""The oracle for jobs that round: it is given the places, as a layout decides which values cross.
 
 Short numbers on the wire: what an embedding pools is rounded once by whoever holds its rows (part
 by part where ranks share a slot), a dense tensor once where it goes to another stage; gradients

@@ -15,15 +15,27 @@ import pytest
 from tests.equivalence.cases import Case
 from tests.equivalence.compare import differences, load, same_bits
 from tests.equivalence.oracle import Learned
-from tests.equivalence.suite import examples, full_product, pairwise, rounded, skipping, summed
-from tests.equivalence.worlds import Worlds
+from tests.equivalence.suite import (
+    examples,
+    full_product,
+    halves,
+    pairwise,
+    rounded,
+    skipping,
+    summed,
+)
+from tests.equivalence.worlds import Worlds, selected_cases
 
 FULL = os.environ.get("HETERPS_FULL") == "1"
-CASES = (
-    (full_product() if FULL else pairwise()) + examples() + skipping() + summed() + rounded(FULL)
-)
+CASES = (full_product() if FULL else pairwise()) + [
+    *examples(),
+    *skipping(),
+    *summed(),
+    *halves(),
+    *rounded(FULL),
+]
 
-# one test waits for all cases of its world size
+# the first test waits for all cases
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(6 * 3600 if FULL else 1800)]
 
 
@@ -31,12 +43,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(6 * 3600 if FULL else 1800)]
 def worlds(
     data: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Worlds:
-    """The runs of all selected cases, grouped by world size."""
-    selected = [getattr(item, "callspec", None) for item in request.session.items]
-    cases = [spec.params["case"] for spec in selected if spec and "case" in spec.params]
-    return Worlds(
-        [case for case in cases if isinstance(case, Case)], data, tmp_path_factory.mktemp("results")
-    )
+    """The runs of all selected cases, in one world."""
+    return Worlds(selected_cases(request), data, tmp_path_factory.mktemp("results"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -47,6 +55,6 @@ def test_every_layout_learns_what_one_process_learns(
     files = worlds.results(case)
     assert files, f"{case.name} left no result"
     first, *again = [load(file) for file in files]
-    assert differences(first, oracle(case), case.precision) == []
+    assert differences(first, oracle(case), case.compared_as) == []
     for other in again:
         assert same_bits(first, other) == []

@@ -1,39 +1,66 @@
-"""Runs many cases of the equivalence suite, all those of one world size in one mpirun."""
+"""Runs many cases of the equivalence suite in one mpirun: starting ranks takes longer than a case.
+
+Cases that need few ranks run side by side, each on ranks of its own.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from heterps_hpc.dataset import Dataset
 from tests.equivalence.cases import Case, make_job, make_layout, make_model
+from tests.equivalence.groups import Group
 from tests.mpi_run import mpirun, tail
 
-CASES_PER_WORLD = 100
+MAX_RANKS = 5  # of any case
+ROUNDS_PER_WORLD = 100
 SECONDS_PER_CASE = 10.0  # a case takes half a second; a busy machine must not fail the suite
 
 
+Round = list[Group]  # what runs at once
+
+
+def selected_cases(request: pytest.FixtureRequest) -> list[Case]:
+    """The cases of all selected tests that use the fixture which asks."""
+    return [
+        item.callspec.params["case"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and request.fixturename in item.fixturenames
+    ]
+
+
 class Worlds:
-    """Runs all cases of one world size in one mpirun, on first need."""
+    """Runs all cases on first need, in a world of `num_ranks`."""
 
     def __init__(
-        self, cases: list[Case], data: Path, out: Path, environment: Mapping[str, str] | None = None
+        self,
+        cases: list[Case],
+        data: Path,
+        out: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        num_ranks: int = MAX_RANKS,
+        twice: Callable[[Case], object] = lambda case: case.layout,
     ) -> None:
-        self.cases, self.data, self.out = cases, data, out
+        """Of cases for which `twice` is the same the first runs twice: it must give the same bits.
+
+        Cases of more than `num_ranks` are left out.
+        """
+        self.data, self.out, self.num_ranks = data, out, num_ranks
         self.environment = environment
         self.said: dict[str, str] = {}
         self.sizes = {case.name: self._num_ranks(case) for case in cases}
-        self.done: set[int] = set()
+        self._waiting = self._rounds(cases, twice)
 
     def results(self, case: Case) -> list[Path]:
         """The files of a case's runs."""
-        size = self.sizes[case.name]
-        if size not in self.done:
-            self.done.add(size)
-            self._run_all(size)
+        while self._waiting:
+            self._waiting = self._run_some(self._waiting)
         if case.name in self.said:
             pytest.fail(self.said[case.name], pytrace=False)
         return sorted(self.out.glob(f"{case.name}.*.npz"))
@@ -43,30 +70,51 @@ class Worlds:
         model = make_model(job, Dataset.open(job.data.train).manifest)
         return make_layout(case, job, model).num_ranks
 
-    def _run_all(self, size: int) -> None:
-        # the first case of each layout runs twice: it must give the same bits
-        waiting, seen = [], set()
-        for case in self.cases:
-            if self.sizes[case.name] == size:
-                waiting += [case] if case.layout in seen else [case, case]
-                seen.add(case.layout)
+    def _rounds(self, cases: Sequence[Case], twice: Callable[[Case], object]) -> list[Round]:
+        waiting: list[tuple[Case, int]] = []
+        seen = set()
+        for case in cases:
+            if self.sizes[case.name] <= self.num_ranks:
+                kind = (self.sizes[case.name], twice(case))
+                waiting += [(case, 0)] if kind in seen else [(case, 0), (case, 1)]
+                seen.add(kind)
+        waiting.sort(key=lambda run: -self.sizes[run[0].name])
+        rounds = []
         while waiting:
-            waiting = self._run_some(size, waiting)
+            rounds.append(self._take_round(waiting))
+        return rounds
 
-    def _run_some(self, size: int, cases: list[Case]) -> list[Case]:
-        """Run cases in one world; returns those still to run after one that ended it."""
-        now = cases[:CASES_PER_WORLD]
-        listed = self.out / "cases.json"
-        listed.write_text(json.dumps([case.to_dict() for case in now]))
+    def _take_round(self, waiting: list[tuple[Case, int]]) -> Round:
+        """Take as many runs, the largest first, as there are ranks for."""
+        found: Round = []
+        first = 0
+        for case, number in list(waiting):
+            size = self.sizes[case.name]
+            if first + size <= self.num_ranks:
+                found.append(Group(case, number, first, size))
+                waiting.remove((case, number))
+                first += size
+        return found
+
+    def _run_some(self, rounds: list[Round]) -> list[Round]:
+        """Run cases in one world; returns what is still to run after a round that ended it."""
+        now = rounds[:ROUNDS_PER_WORLD]
+        listed = self.out / "rounds.json"
+        listed.write_text(json.dumps([[asdict(group) for group in each] for each in now]))
         script = Path(__file__).with_name("ranks.py")
-        limit = 120 + SECONDS_PER_CASE * len(now)
+        limit = 120 + SECONDS_PER_CASE * sum(len(each) for each in now)
         current = self.out / "current"
-        current.unlink(missing_ok=True)  # a world that ends before its first case names none
-        outcome = mpirun(size, [script, self.data, self.out, listed], limit, self.environment)
+        current.write_text("0")
+        arguments = [script, self.data, self.out, listed]
+        num_ranks = max(each[-1].ranks.stop for each in now)
+        outcome = mpirun(num_ranks, arguments, limit, self.environment)
         if outcome.returncode == 0 and not outcome.timed_out:
-            return cases[len(now) :]
-        failed = current.read_text() if current.exists() else now[0].name
+            return rounds[len(now) :]
         why = "did not end in time" if outcome.timed_out else f"ended with {outcome.returncode}"
-        self.said[failed] = f"{failed}: ranks {why}\n{tail(outcome.output)}"
-        place = max(index for index, case in enumerate(cases) if case.name == failed)
-        return cases[place + 1 :]
+        place = int(current.read_text())
+        for group in now[place]:
+            if not group.result(self.out).exists():
+                together = ", ".join(other.case.name for other in now[place])
+                text = f"ranks that ran {together} {why}\n{tail(outcome.output)}"
+                self.said[group.case.name] = text
+        return rounds[place + 1 :]

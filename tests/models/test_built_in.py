@@ -103,8 +103,8 @@ def test_matchnet_scores_are_cosines_and_beaten_margins_cost_nothing() -> None:
 
     assert run(build("matchnet"), 2)["score"].abs().max() <= 1 + 1e-6
     hinge = PairwiseHinge(0.3)
-    score, rivals = torch.tensor([0.9, 0.5, 0.5]), torch.tensor([[0.1, 0.2], [0.4, 0.1], [1, 1]])
-    loss = hinge(score, rivals, torch.tensor([1.0, 1.0, 0.0]))
+    score, negatives = torch.tensor([0.9, 0.5, 0.5]), torch.tensor([[0.1, 0.2], [0.4, 0.1], [1, 1]])
+    loss = hinge(score, negatives, torch.tensor([1.0, 1.0, 0.0]))
     torch.testing.assert_close(loss, torch.tensor([0.0, 0.1, 0.0]))
 
 

@@ -9,11 +9,13 @@ from torch import nn
 
 from heterps_hpc.config import Job
 from heterps_hpc.model import LOSS, SCORE, Lookup, Model, TableSpec, dense, embedding
+from heterps_hpc.runtime.device import Device
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
 from heterps_hpc.runtime.stage import StageModules
 
 SLOW_FORWARD = 0.05
+HOST = Device(torch.device("cpu"))
 
 
 class Slow(nn.Module):
@@ -52,7 +54,7 @@ def stage() -> StageModules:
 
 def test_a_forward_pass_is_not_counted_to_the_backward_pass_before_it() -> None:
     modules = stage()
-    times = modules.observer = StepTimes({}, PhaseTimer(), measured_from=1)
+    times = modules.observer = StepTimes({}, PhaseTimer(), HOST, measured_from=1)
     took = []
     for step in range(3):
         times.step_begins(step)
@@ -71,7 +73,7 @@ def test_a_forward_pass_is_not_counted_to_the_backward_pass_before_it() -> None:
 
 def test_means_over_typical_steps_add_up() -> None:
     """A processor that is taken away strikes now this layer, now that: no median sees it."""
-    times = StepTimes({}, PhaseTimer(), measured_from=0)
+    times = StepTimes({}, PhaseTimer(), HOST, measured_from=0)
     times.steps = [10.0] * 8 + [1.0, 100.0]  # two outliers, which do not count
     times.layers = [{"a": 9.0, "b": 1.0} if i % 2 else {"a": 1.0, "b": 9.0} for i in range(10)]
     assert times.mean_step() == pytest.approx(10.0)

@@ -4,16 +4,18 @@ Two devices, `sim:0` and `sim:1`, each with memory of its own. Every operator ru
 on private host tensors, so that results equal the host's bit for bit; but nothing is shared with
 the host, operands on different devices are refused, copies marked `non_blocking` are done late,
 streams see each other's copies only after a wait, memory has a limit, and everything that moves
-data or stops the host is counted. A missing wait, or a buffer that is used again too early,
-gives wrong numbers or an error, every time.
+data or stops the host is counted. Kernels are not late, but their order is checked (`order.py`):
+one that uses another stream's memory without a wait is refused. So a missing wait, a missing
+`record_stream`, or a buffer that is used again too early gives wrong numbers or an error, every
+time.
 
 It loads like any device plugin of torch, by an entry point of the group `torch.backends`: put
 `tests/sim_device/plugin` and the repository on PYTHONPATH (`environment()` below). A process cannot
 get rid of it again, so tests of devices run in processes of their own.
 
-What it cannot do: kernels are not late (only copies are), so a missing `record_stream` goes unseen;
-no LSTM, no sparse tensors, no generators on the device; a collective ignores streams; there is no
-speed model. It uses private parts of torch 2.13.
+What it cannot do: no LSTM, no sparse tensors, no generators on the device; a collective ignores
+streams; there is no speed model (a kernel takes a microsecond). Autocast rounds where the host's
+does. It uses private parts of torch 2.13.
 """
 
 from __future__ import annotations

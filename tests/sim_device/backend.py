@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from tests.sim_device import memory, state, streams, tensor
+from tests.sim_device import autocast, memory, order, state, streams, tensor
 from tests.sim_device.state import NAME, NUM_DEVICES, Settings, settings, stats, thread
 
 _kept: list[Any] = []  # registrations end with their objects
@@ -27,6 +27,8 @@ def reset(**changes: object) -> None:
     """For a test: forget what is queued, clear the counters, set the settings."""
     for stream in itertools.chain(*streams.all_streams):
         stream.forget()
+        order.host_waited(stream.clock)
+    thread.hazard = None
     stats.clear()
     for name, value in {**vars(Settings()), **changes}.items():
         setattr(settings, name, value)
@@ -50,6 +52,7 @@ def install() -> Any:
         lambda source, target, non_blocking=False: tensor.copy(target, source, non_blocking),
         "PrivateUse1",
     )
+    _kept.extend(autocast.register())
     for name, function in _accelerator_functions().items():
         setattr(torch._C, f"_accelerator_{name}", function)
     changes: Any = torch
@@ -65,11 +68,12 @@ def install() -> Any:
 def _device_module() -> Any:
     """`torch.sim`."""
     return types.SimpleNamespace(
-        is_available=lambda: True,
+        is_available=lambda: NUM_DEVICES > 0,
         is_initialized=lambda: True,
         device_count=lambda: NUM_DEVICES,
+        get_device_properties=lambda index: types.SimpleNamespace(name="simulated"),
         _is_in_bad_fork=lambda: False,
-        get_amp_supported_dtype=lambda: [torch.bfloat16],
+        get_amp_supported_dtype=lambda: [torch.bfloat16] if settings.bf16 else [],
         current_device=state.device_index,
         set_device=state.set_device,
         synchronize=streams.synchronize,

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tests.sim_device.order import Uses
 from tests.sim_device.state import NAME, NUM_DEVICES, settings, stats
+from tests.sim_device.streams import current_stream
 
 used = [0] * NUM_DEVICES
 peak = [0] * NUM_DEVICES
@@ -30,12 +32,16 @@ class Block:
         self.index, self.nbytes = index, nbytes
         used[index] += nbytes
         peak[index] = max(peak[index], used[index])
+        stream = current_stream(index)
+        self.uses = Uses(stream.stream_id, stream.clock)
 
     def __deepcopy__(self, memo: object) -> Block:
         return self
 
     def __del__(self, _used: list[int] = used) -> None:
-        _used[self.index] -= self.nbytes
+        if self.nbytes:
+            _used[self.index] -= self.nbytes
+            self.uses.freed()
 
 
 _blocks: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()

@@ -18,13 +18,16 @@ class Settings:
     """How many devices, and how strict they are."""
 
     devices: int = 2  # per node
+    granted_only: bool = False  # only as many as Slurm granted this process
     # "off": copies are done at once. "stream": as on a GPU, a copy marked non_blocking waits in its
     # stream until a later operator or wait of that stream comes to it. "sync": stricter than any
     # GPU, nothing is delivered before a wait, not even to the same stream.
     late: str = "stream"
     pinned_only: bool = True  # only copies from or to pinned memory are late
+    bf16: bool = True  # whether autocast can use it
     limit: int = 0  # bytes per device; 0: no limit
-    raise_hazards: bool = True  # a host buffer that changed under a copy: raise, or only count
+    check_order: bool = True  # streams must wait before they touch each other's memory
+    raise_hazards: bool = True  # what is wrong on a device: raise, or only count
 
     @classmethod
     def parse(cls, text: str) -> Settings:
@@ -39,7 +42,9 @@ class Settings:
 
 
 settings = Settings.parse(os.environ.get("HETERPS_SIM_DEVICE", ""))
-NUM_DEVICES = settings.devices
+# Slurm names the GPUs that it grants to a job step in a variable; the others of a node have none
+_granted = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+NUM_DEVICES = len(_granted) if settings.granted_only else settings.devices
 # ops; h2d, d2h, d2d with _bytes and _async; sync (asked for) and implicit_sync (.item(), .cpu(),
 # blocking copies …); stream_waits; hazards; oom
 stats: Counter[str] = Counter()
@@ -53,6 +58,7 @@ class ThreadState(threading.local):
         self.streams: dict[int, Any] = {}
         self.in_backward = False
         self.error: BaseException | None = None
+        self.hazard: str | None = None  # found where nothing could be raised
 
 
 thread = ThreadState()

@@ -1,4 +1,5 @@
-"""Streams, events and late copies. Only copies are queued; kernels run as they are issued."""
+"""Streams, events and late copies. Only copies are queued; kernels run as they are issued, and the
+order of both is checked (`order.py`)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tests.sim_device import order
 from tests.sim_device.state import (
     NAME,
     NUM_DEVICES,
@@ -73,6 +75,7 @@ class Stream:
         self.device_index = device_index(device)
         self.device = torch.device(NAME, self.device_index)
         self.stream_id = next(_positions)
+        self.clock: order.Clock = {}
         self._queued: list[Copy | Wait] = []
         self._ran: list[Copy | Wait] = []
         self._outer: list[tuple[int, Stream]] = []
@@ -120,6 +123,7 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         """Let this stream, not the host, wait for an event."""
+        order.merge(self.clock, event.clock)
         late = settings.late
         host_waits("stream_waits", event.streams if late == "sync" else (), event.position)
         if late == "stream":
@@ -143,14 +147,16 @@ class Event:
 
     def __init__(self, device: Any = None, enable_timing: bool = False, **_: object) -> None:
         self.device = device
+        self.clock: order.Clock = {}
+        self._is_timed = enable_timing
         self.streams: list[Stream] = []
         self.position = 0.0
-        self._tick = 0
 
     def record(self, stream: Stream | None = None) -> None:
         """The point after all that is queued now."""
         self.streams = [stream or current_stream(self.device)]
-        self.position, self._tick = next(_positions), stats["ops"]
+        self.clock = dict(self.streams[0].clock)
+        self.position = next(_positions)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let a stream wait for it."""
@@ -162,15 +168,23 @@ class Event:
             for position in stream.unfinished(self.position)[:1]:
                 stream.complete(position)
                 return False
+        order.host_waited(self.clock)
         return True
 
     def synchronize(self) -> None:
         """Let the host wait for it."""
         host_waits("sync", self.streams, self.position)
+        order.host_waited(self.clock)
 
     def elapsed_time(self, end: Event) -> float:
-        """One simulated microsecond for each kernel."""
-        return (end._tick - self._tick) * 1e-3
+        """One simulated microsecond for each kernel or copy of its stream, in milliseconds."""
+        for event in (self, end):
+            if not event._is_timed:
+                raise RuntimeError(f"{NAME}: an event was made without enable_timing")
+            if any(stream.unfinished(event.position) for stream in event.streams):
+                raise RuntimeError(f"{NAME}: an event has not passed yet")
+        stream = self.streams[0].stream_id
+        return (end.clock.get(stream, 0) - self.clock.get(stream, 0)) * 1e-3
 
 
 def current_stream(device: Any = None) -> Stream:
@@ -196,13 +210,20 @@ def host_waits(counter: str, streams: Iterable[Stream], until: float = _ALL) -> 
 
 def synchronize(device: Any = None) -> None:
     """Wait for all streams of a device."""
-    host_waits("sync", all_streams[device_index(device)])
+    host_waits_for_all("sync", all_streams[device_index(device)])
 
 
 def blocking_read(index: int) -> None:
     """The host must know a value: it waits for the current stream."""
     streams = all_streams[index] if settings.late == "sync" else [current_stream(index)]
-    host_waits("implicit_sync", streams)
+    host_waits_for_all("implicit_sync", streams)
+
+
+def host_waits_for_all(counter: str, streams: Iterable[Stream]) -> None:
+    """The host waits for all that was issued to some streams."""
+    host_waits(counter, streams)
+    for stream in streams:
+        order.host_waited(stream.clock)
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:

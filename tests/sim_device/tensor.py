@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
+from tests.sim_device import order
 from tests.sim_device.memory import block_of, is_pinned, mark_pinned, poison
 from tests.sim_device.state import NAME, device_index, settings, stats, thread
 from tests.sim_device.streams import Copy, blocking_read, current_stream
@@ -20,6 +23,36 @@ _EMPTY = {
     aten.new_empty_strided,
 }
 _INDEX = {aten.index, aten.index_put, aten.index_put_, aten._unsafe_index, aten._index_put_impl_}
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What an operator's schema says of it; reading a schema takes longer than most operators."""
+
+    is_view: bool
+    is_indexing: bool
+    makes_empty: bool
+    written: tuple[tuple[int, str], ...]  # arguments that it writes to: position and name
+    has_unknown_shape: bool  # of its result, until it has run
+    is_read: bool  # by the host, as `item` is
+
+    @staticmethod
+    @cache
+    def of(function: Any) -> Traits:
+        """The traits of an overload."""
+        tags, indexing = function.tags, function.overloadpacket in _INDEX
+        return Traits(
+            is_view=function.is_view,
+            is_indexing=indexing,
+            makes_empty=function.overloadpacket in _EMPTY,
+            written=tuple(
+                (position, argument.name)
+                for position, argument in enumerate(function._schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            ),
+            has_unknown_shape=torch.Tag.dynamic_output_shape in tags and not indexing,
+            is_read=torch.Tag.data_dependent_output in tags,
+        )
 
 
 class SimTensor(torch.Tensor):
@@ -72,7 +105,8 @@ class SimTensor(torch.Tensor):
         return self.detach().cpu().tolist()
 
     def record_stream(self, stream: Any) -> None:
-        """Nothing: memory is not used again while Python holds it."""
+        """The memory is not given back before that stream is done with it."""
+        self._block.uses.recorded.add(stream.stream_id)
 
     def __repr__(self, **_: object) -> str:
         """For debugging: waits for nothing, counts nothing."""
@@ -102,6 +136,7 @@ def copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
     stats[kind] += 1
     stats[f"{kind}_bytes"] += to.numel() * to.element_size()
     stats[f"{kind}_async"] += asynchronous
+    _touch(index, read=[source], written=[target], what="a copy")
     if kind != "d2d" and may_be_late and settings.late != "off":
         current_stream(index).put(Copy(to, origin, kind == "h2d"))
         return target
@@ -135,6 +170,7 @@ class _Call:
 
     def __init__(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
+        self.traits = Traits.of(function)
         self.on_device: list[SimTensor] = []
         self.on_host: list[torch.Tensor] = []
         self.owners: dict[int, SimTensor] = {}  # of private tensors
@@ -156,16 +192,27 @@ class _Call:
         at = self.on_device[0]._index if self.on_device else self.index
         assert at is not None
         stats["ops"] += 1
+        if not self.traits.is_view:
+            written = self._written()
+            read = self.on_device
+            if written:
+                read = [t for t in read if not any(t is each for each in written)]
+            _touch(at, read, written, function)
         if settings.late == "stream":
             current_stream(at).run()
         if self._host_must_know():
             blocking_read(at)
         result = function(*self.raw_args, **self.raw_kwargs)
-        if function.overloadpacket in _EMPTY:
+        if self.traits.makes_empty:
             poison(result)
-        if function._schema.is_mutable:
+        if self.traits.written:
             self._follow_resized()
-        return result if self.index is None else _map(self._wrap, result)
+        if self.index is None:
+            return result
+        made = _map(self._wrap, result)
+        if not self.traits.is_view and not self.traits.written:
+            _wrote(at, made)
+        return made
 
     def _unwrap(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, SimTensor):
@@ -193,35 +240,66 @@ class _Call:
 
     def _refuse_mixed_devices(self) -> None:
         """Numbers of the host may be read, as on a GPU; its tensors and what is written may not."""
-        devices = {str(tensor.device) for tensor in self.on_device}
-        written = None
-        if self.function._schema.is_mutable:
-            written = self.kwargs.get("out", self.args[0] if self.args else None)
-        indexing = self.function.overloadpacket in _INDEX
-        if any(t is written or (t.dim() and not indexing) for t in self.on_host):
-            devices.add("cpu")
+        devices = {f"{NAME}:{tensor._index}" for tensor in self.on_device}
+        if self.on_host:
+            written, indexing = self._written(), self.traits.is_indexing
+            for tensor in self.on_host:
+                if (tensor.dim() and not indexing) or any(tensor is each for each in written):
+                    devices.add("cpu")
         if len(devices) > 1:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 f"{' and '.join(sorted(devices))}! (in {self.function})"
             )
 
+    def _written(self) -> list[torch.Tensor]:
+        """The arguments that the operator writes to."""
+        found: list[torch.Tensor] = []
+        for position, name in self.traits.written:
+            given = self.args[position] if position < len(self.args) else None
+            _map(found.append, self.kwargs.get(name, given))
+        return found
+
     def _host_must_know(self) -> bool:
         """Whether the result's shape or value is needed on the host, as of nonzero or item."""
-        packet, tags = self.function.overloadpacket, self.function.tags
-        if packet in _INDEX:
+        traits = self.traits
+        if traits.is_indexing:
             masks = [t for t in self.args[1] if t is not None]
             if any(mask.dtype in (torch.bool, torch.uint8) for mask in masks):
                 return True
-        elif torch.Tag.dynamic_output_shape in tags:
-            return True
-        return torch.Tag.data_dependent_output in tags or any(t.dim() for t in self.on_host)
+        return traits.has_unknown_shape or traits.is_read or any(t.dim() for t in self.on_host)
 
     def _follow_resized(self) -> None:
         for tensor in self.on_device:
             raw = tensor._private
             if (raw.size(), raw.stride()) != (tensor.size(), tensor.stride()):
                 tensor.assign(SimTensor(raw, tensor._index))
+
+
+def _touch(
+    index: int | None, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor], what: object
+) -> None:
+    """Work of the current stream of a device reads and writes tensors."""
+    order.raise_earlier()
+    stream = current_stream(index)
+    order.issue(stream.stream_id, stream.clock)
+    for tensors, writes in ((read, False), (written, True)):
+        for tensor in tensors:
+            if isinstance(tensor, SimTensor):
+                uses = tensor._block.uses
+                uses.touch(stream.stream_id, stream.clock, writes=writes, what=what)
+
+
+def _wrote(index: int, made: Any) -> None:
+    """The newest work of a stream wrote new tensors (or views, which an operator may return)."""
+    stream = current_stream(index)
+
+    def mark(tensor: Any) -> None:
+        uses = tensor._block.uses
+        if uses.writer is None:
+            uses.writer = (stream.stream_id, stream.clock[stream.stream_id])
+
+    _map(mark, made)
 
 
 def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None]:

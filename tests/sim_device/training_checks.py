@@ -27,6 +27,7 @@ from heterps_hpc.runtime.measure.program import measure
 from heterps_hpc.runtime.predict import SCORES_FILE, predict
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import Start
+from heterps_hpc.runtime.reducer import HostReducer, MpiReducer
 from heterps_hpc.runtime.state.begin import begin
 from heterps_hpc.runtime.training import Result, Training
 from heterps_hpc.runtime.votes import StopFlag
@@ -61,13 +62,18 @@ def start(run: Run) -> Start:
     return Start(MPI.COMM_WORLD, run.directory, run.job, run.layout, component=None)
 
 
-def train(run: Run, stop: int | None = None) -> Result:
-    """Begin, or continue, and train to the end or to a step, as a signal would stop it; saves."""
+def train(run: Run, stop: int | None = None, *, sums: bool = False) -> Result:
+    """Begin, or continue, and train to the end or to a step, as a signal would stop it; saves.
+
+    If it `sums`, gradients take the way through the host's memory that those of replicas take.
+    """
     rank = Rank(MPI.COMM_WORLD, run.job, run.layout, Dataset.open(run.job.data.train))
     begin(rank, run.directory)
     saver = StopBefore(rank, run.directory, StopFlag())
     saver.stop_before = 1 << 60 if stop is None else stop
     training = Training(rank, run.directory, saver=saver)
+    if sums:
+        training.reducer = HostReducer(MpiReducer(MPI.COMM_SELF), rank.device)
     result = training.run()
     training.close()
     rank.close()
@@ -75,17 +81,25 @@ def train(run: Run, stop: int | None = None) -> Result:
 
 
 def check_a_step_waits_for_the_device_at_most_once(out: Path) -> None:
-    """Rows up, gradients down, loss and scores: all of it without stopping the host."""
-    waits = []
-    for steps in (6, 14):
-        quiet = {"metrics_every": 10**6, "evaluate_at_end": False}
-        run = make(out / str(steps), "sim", steps=steps, train=quiet, checkpoint={"at_end": False})
-        reset()
-        train(run)
-        assert stats["h2d_async"] > steps * 4  # it did move rows, in every micro-batch
-        assert stats["d2h_async"] > steps * 4
-        waits.append(stats["sync"] + stats["implicit_sync"])
-    assert (waits[1] - waits[0]) / 8 <= 1, f"{waits[1] - waits[0]} waits in 8 steps"
+    """Rows up, gradients down, loss and scores: all of it without stopping the host.
+
+    It waits for the norm of gradients that are clipped, or for those that are summed; for both at
+    once if they are summed on the host.
+    """
+    for variant, sums, expected in (("adam", False, 0), ("clip", False, 1), ("clip", True, 1)):
+        waits = []
+        for steps in (6, 14):
+            where = out / f"{variant}-{sums}-{steps}"
+            case = Case("ctrdnn", "1", 4, 1, "float64", variant)
+            quiet = {"metrics_every": 10**6, "evaluate_at_end": False}
+            run = make(where, "sim", case, steps=steps, train=quiet, checkpoint={"at_end": False})
+            reset()
+            train(run, sums=sums)
+            assert stats["h2d_async"] > steps * 4  # it did move rows, in every micro-batch
+            assert stats["d2h_async"] > steps * 4
+            waits.append(stats["sync"] + stats["implicit_sync"])
+        found = (waits[1] - waits[0]) / 8
+        assert found <= expected, f"{variant}: {found} waits per step, expected {expected}"
 
 
 def check_a_resumed_run_may_change_its_device(out: Path) -> None:
@@ -146,8 +160,22 @@ def check_a_device_is_measured(out: Path) -> None:
     run = make(out, "sim", steps=6, measure={"warmup": 2, "batches": 4})
     measure(start(run))
     found = json.loads((out / "measured.json").read_text())
+    assert found["device"] == "sim"
     assert found["step_seconds"] > 0
-    assert all(seconds > 0 for name, seconds in found["layer_seconds"].items() if "fc" in name)
+    on_device = {name: s for name, s in found["layer_seconds"].items() if name != "embedding"}
+    # a microsecond for each kernel, some tens of them per micro-batch: not the host's time
+    assert on_device
+    assert all(1e-6 < seconds < 1e-3 for seconds in on_device.values()), on_device
+    assert sum(on_device.values()) < 0.1 * found["step_seconds"]
+
+
+def check_a_device_without_bf16_is_named(out: Path) -> None:
+    """torch would only warn, and train in float32."""
+    run = make(out, "sim", Case("ctrdnn", "1", 1, 1, "bf16", "plain"), steps=2)
+    reset(bf16=False)
+    line = r"^rank 0 .*: train.precision is 'bf16', but sim:0 \(simulated\) does not compute in it"
+    with pytest.raises(UserError, match=line):
+        train(run)
 
 
 def check_a_node_without_the_device_is_named(out: Path) -> None:

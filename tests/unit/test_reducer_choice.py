@@ -79,3 +79,32 @@ def test_all_ranks_of_a_stage_sum_on_the_device_or_none(
     comm: Any = SimpleNamespace(size=2, allgather=lambda mine: [mine, other])
     found = reducer.make_reducer(comm, "torch", fake)
     assert found.name == name
+
+
+@pytest.mark.parametrize(
+    ("choice", "nccl", "mpi", "name"),
+    [
+        ("auto", True, True, "horovod"),
+        ("auto", False, True, "mpi on the device"),
+        ("auto", False, False, "horovod through the host"),
+        ("horovod", False, True, "horovod through the host"),
+        ("mpi", True, True, "mpi on the device"),
+        ("mpi", True, False, "mpi through the host"),
+    ],
+)
+def test_sums_stay_on_the_device_where_a_library_can(
+    choice: str, nccl: bool, mpi: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL first, then MPI that takes the device's memory, then the host's memory."""
+    fake: Any = SimpleNamespace(device=torch.device("meta"), is_host=False)
+    closed: list[str] = []
+    horovod = SimpleNamespace(
+        name="horovod", sums_on=lambda device: nccl, close=lambda: closed.append("horovod")
+    )
+    monkeypatch.setattr(reducer, "HorovodReducer", lambda comm: horovod)
+    monkeypatch.setattr(reducer, "takes_memory_of", lambda device: mpi)
+    comm: Any = SimpleNamespace(size=2, allgather=lambda mine: [mine, mine])
+    agreed: Any = "horovod" if choice == "auto" else choice
+    found = reducer.make_reducer(comm, agreed, fake, may_change=choice == "auto")
+    assert found.name == name
+    assert closed == (["horovod"] if choice == "auto" and name.startswith("mpi") else [])

@@ -12,6 +12,7 @@ import torch
 from heterps_hpc.model import LOSS
 from heterps_hpc.runtime.dense import BatchResult
 from heterps_hpc.runtime.device import HostCopy
+from heterps_hpc.runtime.metrics.scored import Scored
 from heterps_hpc.runtime.metrics.training_log import TrainingLog
 from heterps_hpc.runtime.rank import LossRecord
 
@@ -21,6 +22,7 @@ def rank_at(step: int, losses: LossRecord | None = None) -> Any:
     return SimpleNamespace(
         step=step,
         losses=losses or LossRecord(),
+        scored=Scored(),
         reporter=0,
         is_reporter=True,
         writes=lambda tensor: tensor == LOSS,
@@ -89,3 +91,26 @@ def test_a_line_covers_all_its_steps_though_a_stop_lies_between(tmp_path: Path) 
     assert second["samples"] == 40
     assert second["loss"] == pytest.approx(np.mean([4, 5, 6, 7]))
     assert second["seconds"] >= round(kept.seconds, 6) > 0 or kept.seconds == 0
+
+
+def score(scored: Scored, first: int, last: int) -> None:
+    """A batch of the samples `first` to `last`, in two micro-batches."""
+    ids = np.arange(first, last)
+    parts = [HostCopy(torch.tensor(part / 7)) for part in np.array_split(ids, 2)]
+    batch = SimpleNamespace(sample_ids=ids, labels=(ids[:, None] % 2), weight=ids + 0.5)
+    feed: Any = SimpleNamespace(batch=batch)
+    scored.add(BatchResult(scores=parts), feed)
+
+
+def test_a_resumed_run_scores_all_samples_since_the_last_line() -> None:
+    whole, before, after = Scored(), Scored(), Scored()
+    for scored in (whole, before):
+        score(scored, 0, 5)
+    after.take_up(before.columns())
+    for scored in (whole, after):
+        score(scored, 5, 9)
+    for left, right in zip(whole.columns(), after.columns(), strict=True):
+        assert left.dtype == right.dtype
+        assert left.tolist() == right.tolist()
+    after.clear()
+    assert [len(column) for column in after.columns()] == [0, 0, 0, 0]

@@ -22,6 +22,7 @@ from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.config import WatchSpec
 from heterps_hpc.heartbeats import SILENT_FACTOR, Beat, NodeBeats
 from heterps_hpc.layout import Layout
+from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 
@@ -32,9 +33,14 @@ _SLOT = np.dtype(
         ("step", np.int64),
         ("peer", np.int64),
         ("count", np.int64),
+        ("pass_done", np.int64),
+        ("pass_total", np.int64),
         ("at", np.float64),
         ("since", np.float64),
         ("phase", "S40"),
+        ("steps", np.int64),
+        ("training_seconds", np.float64),
+        ("seconds", np.float64, len(Phase)),
     ]
 )
 _STALE_TICKS = 4.0
@@ -70,6 +76,11 @@ class Hearts:
             mine["since"], mine["count"] = now, timer.count
         mine["step"], mine["phase"] = timer.step, timer.current.encode()[:40]
         mine["peer"] = -1 if timer.peer is None else timer.peer
+        if timer.first_step is not None:
+            mine["steps"] = timer.step - timer.first_step
+            mine["training_seconds"] = timer.training_seconds()
+            mine["seconds"] = [timer.seconds.get(phase, 0.0) for phase in Phase]
+        mine["pass_done"], mine["pass_total"] = timer.pass_batches
         mine["at"] = now
         if now - self._written >= self._every and self._is_writer(now):
             self.write()
@@ -102,8 +113,17 @@ class Hearts:
             step=int(slot["step"]),
             phase=bytes(slot["phase"]).decode(errors="replace"),
             peer=None if slot["peer"] < 0 else int(slot["peer"]),
+            pass_done=int(slot["pass_done"]),
+            pass_total=int(slot["pass_total"]),
             at=float(slot["at"]),
             since=float(slot["since"]),
+            steps=int(slot["steps"]),
+            training_seconds=float(slot["training_seconds"]),
+            seconds={
+                str(phase): round(float(seconds), 6)
+                for phase, seconds in zip(Phase, slot["seconds"], strict=True)
+                if seconds > 0
+            },
         )
 
 

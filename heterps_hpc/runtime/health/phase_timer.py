@@ -1,15 +1,21 @@
-"""Where the time of a rank went: seconds per phase, and a timeline of some batches."""
+"""Where the time of a rank went: seconds per phase, and a timeline of some batches.
+
+Phases are those of the host. Where a rank computes on a device, the device's own seconds are
+counted apart: it is still busy with one phase while the host is in the next.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from types import TracebackType
 from typing import Any
 
-from heterps_hpc.phases import Phase
+from heterps_hpc.phases import OUTSIDE_TRAINING, Phase
+from heterps_hpc.runtime.device import Device, Mark
+from heterps_hpc.runtime.stopwatch import Stopwatch
 
 _TRACED_STEPS = range(10, 30)
+_ON_DEVICE = frozenset((Phase.ASSEMBLE, Phase.FORWARD, Phase.BACKWARD, Phase.CLIP, Phase.UPDATE))
 
 
 class PhaseTimer:
@@ -24,19 +30,43 @@ class PhaseTimer:
             0  # grows with everything that happens: the watchdog sees that we make progress
         )
         self.peer: int | None = None  # the rank that the current phase waits for
+        self.first_step: int | None = None  # of this start, once it trains
+        self.pass_batches = (0, 0)  # done and in all, of a pass over test data
         self._rank = rank
         self._origin = time.perf_counter()
         self._traced_steps = traced_steps
         self._stack: list[tuple[Phase, float, float]] = []  # phase, began, seconds of inner phases
+        self._device: Device | None = None
+        self._on_device: Stopwatch | None = None
+        self._marks: list[Mark] = []  # where the open phases of the device began
 
     def phase(self, name: Phase) -> _Phase:
         """A context in which time counts for that phase."""
         return _Phase(self, name)
 
-    def restart(self) -> None:
-        """Forget what was counted so far; the timeline begins now."""
+    def restart(self, step: int = 0) -> None:
+        """Forget what was counted so far; the timeline begins now, before that step."""
         self.seconds.clear()
+        if self._device is not None:
+            self._on_device = Stopwatch(self._device)
         self._origin = time.perf_counter()
+        self.step = self.first_step = step
+
+    def training_seconds(self) -> float:
+        """Since training began, without evaluations and saves."""
+        if self.first_step is None:
+            return 0.0
+        outside = sum(self.seconds.get(phase, 0.0) for phase in OUTSIDE_TRAINING)
+        return max(0.0, time.perf_counter() - self._origin - outside)
+
+    def watch_device(self, device: Device) -> None:
+        """Count the device's own seconds from now on, if its events measure time."""
+        if device.has_timed_events:
+            self._device, self._on_device = device, Stopwatch(device)
+
+    def device_seconds(self) -> dict[str, float]:
+        """What the device itself took for each phase; waits until it is done with all of them."""
+        return {} if self._on_device is None else self._on_device.seconds()
 
     def begin(self, name: Phase) -> None:
         """Start a phase."""
@@ -44,6 +74,8 @@ class PhaseTimer:
         self.count += 1
         self.peer = None
         self._stack.append((name, time.perf_counter(), 0.0))
+        if self._on_device is not None and name in _ON_DEVICE:
+            self._marks.append(self._on_device.start())
 
     def tick(self) -> None:
         """Long work made progress."""
@@ -58,6 +90,8 @@ class PhaseTimer:
         self.count += 1
         self.peer = None
         name, began, inner = self._stack.pop()
+        if self._on_device is not None and name in _ON_DEVICE:
+            self._on_device.stop(name, self._marks.pop())
         now = time.perf_counter()
         self.seconds[name] += now - began - inner
         if self._stack:
@@ -90,10 +124,5 @@ class _Phase:
     def __enter__(self) -> None:
         self._timer.begin(self._name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._timer.end()

@@ -70,8 +70,18 @@ def _measure(comm: MPI.Intracomm, peer: int, *, leads: bool) -> LinkTime:
         / 2
         for buffer, rounds in ((small, _NUM_ROUNDS), (large, _NUM_ROUNDS))
     )
-    rate = _BLOCK_BYTES / max(bulk - latency, 1e-9)
-    return LinkTime(latency_seconds=max(latency, 1e-9), bytes_per_second=rate)
+    return link_time(latency, bulk)
+
+
+def link_time(latency: float, bulk: float) -> LinkTime:
+    """A link whose small messages and whose blocks of _BLOCK_BYTES take so many seconds.
+
+    On a busy node a small message can take as long as a block, since both only wait for a core; so
+    at most half of a block's time counts as latency.
+    """
+    latency, bulk = max(latency, 1e-9), max(bulk, 1e-8)
+    rate = _BLOCK_BYTES / max(bulk - latency, bulk / 2)
+    return LinkTime(latency_seconds=latency, bytes_per_second=rate)
 
 
 def _round_trip(comm: MPI.Intracomm, peer: int, buffer: np.ndarray, leads: bool) -> float:

@@ -28,7 +28,7 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.device import node_name, visible_devices
+from heterps_hpc.runtime.device import accelerators, node_name, visible_devices
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight_checks import (
     RankInfo,
@@ -71,6 +71,9 @@ def preflight(
     """What training needs beyond `check_world`, whose finding of this rank is `info`: the same
     data everywhere, memory, disk and a network; the links as measured."""
     infos = _gather(comm, layout, _with_needs(info, layout, job))
+    devices = {each.node: each.accelerators for each in infos if each.devices}
+    for node, found in devices.items():
+        log.info("%s: %s", node, found)
     links = [link for part in comm.allgather(ping_components(comm, layout)) for link in part]
     for link in links:
         log.info(
@@ -82,8 +85,10 @@ def preflight(
     if comm.rank == 0 and run_dir is not None:
         nodes = {each.node: each.free_bytes for each in infos}
         shown = [link.model_dump(mode="json") for link in links]
-        passed = events.PreflightPassed(mpi=_mpi_library(), free_bytes=nodes, links=shown)
-        events.record(run_dir, passed)
+        passed = events.PreflightPassed(
+            mpi=_mpi_library(), free_bytes=nodes, links=shown, devices=devices
+        )
+        events.record_if_possible(run_dir, passed)
     return links
 
 
@@ -111,13 +116,14 @@ def _rank_info(rank: int, layout: Layout, component: int | None) -> RankInfo:
             "MPI": _mpi_library(),
         },
         devices=visible_devices(layout.components[number].device),
+        accelerators=accelerators(),
     )
 
 
 def _with_needs(info: RankInfo, layout: Layout, job: Job) -> RankInfo:
     """The same, with the data that the rank sees and the memory and disk that it will need."""
     dataset = Dataset.open(job.data.train)
-    model = build_model(job.model, dataset.manifest)
+    model = build_model(job.model, dataset.manifest.learning(job.data.label))
     layout.check_model(model)
     rows = shard_bytes(layout, info.rank, job, model, dataset)
     hot = job.train.tables.hot_bytes

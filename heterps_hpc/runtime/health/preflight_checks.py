@@ -32,7 +32,8 @@ class RankInfo:
     free_bytes: int = 0  # of memory, on its node
     spill_bytes: int = 0  # of disk, for rows that do not stay in memory
     spill_free_bytes: int = 0
-    devices: tuple[str, ...] = ()  # accelerators that it sees, by their own names
+    devices: tuple[str, ...] = ()  # accelerators that it sees, by names that differ
+    accelerators: str = ""  # the same for people
 
 
 def world_problem(

@@ -1,42 +1,45 @@
 """Seconds of every layer inside a training step, as an observer of training sees them.
 
-Forward: from a layer's begin to its end. Backward: torch's engine runs a CPU graph layer by layer,
-so the time from the moment that a layer's outputs have their gradients to the moment that the next
+Forward: from a layer's begin to its end. Backward: torch's engine runs a graph layer by layer, so
+the time from the moment that a layer's outputs have their gradients to the moment that the next
 one has is that layer's. Tables: their own pulls and pushes. All that remains of a step is nobody's
-in particular: reading, packing, bookkeeping.
+in particular: reading, packing, bookkeeping. On a device the moments are points in its stream.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import cached_property
+from time import perf_counter
 
 import torch
 
 from heterps_hpc.phases import Phase
+from heterps_hpc.runtime.device import Device, Mark
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.observer import Observer
+from heterps_hpc.runtime.stopwatch import Stopwatch
+
+_UPDATE = "the optimizer's step"  # of all layers at once; no layer has a name with spaces
 
 
 class LayerTimes(Observer):
     """Adds up seconds per layer."""
 
-    def __init__(self, layer_of_table: Mapping[str, str]) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+    def __init__(self, layer_of_table: Mapping[str, str], device: Device) -> None:
+        self.stopwatch = Stopwatch(device)
         self._layer_of_table = layer_of_table
-        self._adding = threading.Lock()  # tables worked on at once may belong to one layer
-        self._began = 0.0
-        self._last: tuple[str, float] | None = None  # the layer whose backward is running
+        self._began: Mark | None = None
+        self._last: tuple[str, Mark] | None = None  # the layer whose backward is running
 
     def layer_begins(self, layer: str) -> None:
         """Its forward starts now."""
-        self._began = time.perf_counter()
+        self._began = self.stopwatch.start()
 
     def layer_ends(self, layer: str, written: Mapping[str, torch.Tensor]) -> None:
         """Its forward is over; the gradients of what it wrote start its backward."""
-        self.seconds[layer] += time.perf_counter() - self._began
+        assert self._began is not None
+        self.stopwatch.stop(layer, self._began)
         for tensor in written.values():
             if tensor.requires_grad:
                 tensor.register_hook(self._gradient_of(layer))  # type: ignore[no-untyped-call]
@@ -44,22 +47,28 @@ class LayerTimes(Observer):
     def backward_ends(self) -> None:
         """What ran since the last gradient belongs to its layer."""
         if self._last is not None:
-            layer, began = self._last
-            self.seconds[layer] += time.perf_counter() - began
+            self.stopwatch.stop(*self._last)
             self._last = None
 
+    def update_begins(self) -> None:
+        """The optimizer starts now."""
+        self._began = self.stopwatch.start()
+
+    def update_ends(self) -> None:
+        """The optimizer is done."""
+        assert self._began is not None
+        self.stopwatch.stop(_UPDATE, self._began)
+
     def table_worked(self, table: str, seconds: float) -> None:
-        """The table's layer worked."""
-        with self._adding:
-            self.seconds[self._layer_of_table[table]] += seconds
+        """The table's layer worked; tables worked on at once may belong to one layer."""
+        self.stopwatch.add(self._layer_of_table[table], seconds)
 
     def _gradient_of(self, layer: str) -> Callable[[torch.Tensor], None]:
         def arrived(_: torch.Tensor) -> None:
-            now = time.perf_counter()
-            if self._last is not None:
-                running, began = self._last
-                self.seconds[running] += now - began
-            self._last = (layer, now)
+            if self._last is None:
+                self._last = (layer, self.stopwatch.start())
+            else:
+                self._last = (layer, self.stopwatch.stop(*self._last))
 
         return arrived
 
@@ -68,31 +77,48 @@ class StepTimes(LayerTimes):
     """Keeps the seconds of every step from some step on: its own, by layer and by phase."""
 
     def __init__(
-        self, layer_of_table: Mapping[str, str], timer: PhaseTimer, measured_from: int
+        self,
+        layer_of_table: Mapping[str, str],
+        timer: PhaseTimer,
+        device: Device,
+        measured_from: int,
+        tables: Mapping[str, Sized] | None = None,
     ) -> None:
-        super().__init__(layer_of_table)
+        super().__init__(layer_of_table, device)
+        self._device = device
         self._timer = timer
+        self._tables = tables or {}
         self._measured_from = measured_from
         self._before: dict[Phase, float] = {}
         self._step_began = 0.0
+        self._stopwatches: list[Stopwatch] = []  # one per step, read when all is over
         self.steps: list[float] = []
-        self.layers: list[dict[str, float]] = []
         self.phases: list[dict[Phase, float]] = []
+        self.rows: list[dict[str, int]] = []  # in the tables of each layer, before and after steps
 
     def step_begins(self, step: int) -> None:
         """Start to count again."""
-        self.seconds.clear()
+        if step == self._measured_from:
+            self.rows.append(self._count_rows())
+        self.stopwatch = Stopwatch(self._device)
         self._before = dict(self._timer.seconds)
-        self._step_began = time.perf_counter()
+        self._step_began = perf_counter()
 
     def step_ends(self, step: int) -> None:
         """Keep what was counted, once the caches are warm."""
         if step < self._measured_from:
             return
-        self.steps.append(time.perf_counter() - self._step_began)
-        self.layers.append(dict(self.seconds))
+        self.steps.append(perf_counter() - self._step_began)
+        self._stopwatches.append(self.stopwatch)
+        self.stopwatch = Stopwatch(self._device)  # what comes before the next step is nobody's
         phases = self._timer.seconds.items()
         self.phases.append({name: s - self._before.get(name, 0.0) for name, s in phases})
+        self.rows.append(self._count_rows())
+
+    @cached_property
+    def layers(self) -> list[dict[str, float]]:
+        """Seconds by layer, of every measured step; asked for when training is over."""
+        return [stopwatch.seconds() for stopwatch in self._stopwatches]
 
     def typical(self) -> list[int]:
         """All measured steps but the fastest and the slowest fifth.
@@ -112,6 +138,24 @@ class StepTimes(LayerTimes):
     def mean_layer(self, layer: str) -> float:
         """Seconds of a layer in a typical step."""
         return _mean([self.layers[i].get(layer, 0.0) for i in self.typical()])
+
+    def mean_update(self) -> float:
+        """Seconds of the optimizer in a typical step."""
+        return self.mean_layer(_UPDATE)
+
+    def mean_new_rows(self, layer: str) -> float:
+        """Rows that a layer's tables get in a typical step."""
+        grown = [
+            self.rows[i + 1].get(layer, 0) - self.rows[i].get(layer, 0) for i in self.typical()
+        ]
+        return max(0.0, _mean(grown))
+
+    def _count_rows(self) -> dict[str, int]:
+        rows: dict[str, int] = {}
+        for name, table in self._tables.items():
+            layer = self._layer_of_table[name]
+            rows[layer] = rows.get(layer, 0) + len(table)
+        return rows
 
     def mean_phases(self) -> dict[Phase, float]:
         """Seconds of every phase in a typical step."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.profiling.measurement import MeasuredLinks, message_seconds_per_byte
+from heterps_hpc.profiling.measurement import MeasuredLinks, handling_seconds
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.measure.program import timed_training
@@ -24,9 +24,9 @@ def measure_links(start: Start) -> End:
     check_world(world, layout, start.component, reducer=job.train.reducer)
     links = ping_components(world, layout)
     rank = Rank(world, job, layout, Dataset.open(job.data.train))
-    times, bytes_sent = timed_training(rank)
+    times, sent = timed_training(rank)
     pool = rank.world.my_stage.pool
-    cost = message_seconds_per_byte(times.mean_phases(), bytes_sent)
+    cost = handling_seconds(times.mean_phases()) / max(2 * sent.num_bytes, 1.0)
     everyone = world.gather((links, pool, cost), root=0)
     if everyone is not None:
         MeasuredLinks(

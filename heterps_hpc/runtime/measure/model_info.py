@@ -13,7 +13,7 @@ from heterps_hpc.model import Layer, Lookup, Model, is_data_tensor
 from heterps_hpc.profile import LayerInfo, TableLoad, TensorInfo
 from heterps_hpc.runtime.exchange.channel import make_wire
 from heterps_hpc.runtime.exchange.routes import Shapes
-from heterps_hpc.table_size import table_bytes
+from heterps_hpc.table_size import num_rows, table_bytes
 
 
 def layer_info(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list[LayerInfo]:
@@ -37,6 +37,7 @@ def layer_info(model: Model, shapes: Shapes, job: Job, manifest: Schema) -> list
                 table_bytes_total=sum(
                     table_bytes(model, name, job.train, manifest.slots) for name in tables
                 ),
+                table_rows_total=sum(num_rows(model, name, manifest.slots) for name in tables),
                 flops=6.0 * weights if weights else 4.0 * (inputs + outputs),
                 keys_per_sample=sum(_num_keys(model, lookup, manifest) for lookup in layer.lookups),
             )

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
-from heterps_hpc.phases import Phase
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
 from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
 from heterps_hpc.runtime.measure.model_info import layer_info, table_loads, tensor_info
+from heterps_hpc.runtime.measure.new_rows import new_row_seconds
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import End, Start, run_program
 from heterps_hpc.runtime.training import Training
@@ -39,8 +40,8 @@ def measure(start: Start) -> End:
     check_world(group, layout, reducer=job.train.reducer)
     link = ping_ends(world)
     rank = Rank(group, job, layout, Dataset.open(job.data.train))
-    times, bytes_sent = timed_training(rank)
-    found = _summarise(rank, times, bytes_sent, link)
+    times, sent = timed_training(rank)
+    found = _summarise(rank, times, sent, link)
     on_node = world.Split_type(MPI.COMM_TYPE_SHARED).size
     found = found.model_copy(update={"node_ranks": on_node})
     everyone = world.gather(found if group.rank == 0 else None, root=0)
@@ -51,12 +52,20 @@ def measure(start: Start) -> End:
     return End()
 
 
-def timed_training(rank: Rank) -> tuple[StepTimes, float]:
-    """Train the measured batches: their times, and the bytes that this rank sends in one."""
+class Sent(NamedTuple):
+    """What this rank sends to others in one batch."""
+
+    num_bytes: float
+    num_messages: float
+
+
+def timed_training(rank: Rank) -> tuple[StepTimes, Sent]:
+    """Train the measured batches: their times, and what this rank sends in one."""
     spec = rank.job.measure
     owners = rank.model.layers_of_tables()
     layer_of_table = {table: layers[0] for table, layers in owners.items()}
-    times = StepTimes(layer_of_table, rank.timer, spec.warmup)
+    tables = {} if rank.tables is None else rank.tables.tables
+    times = StepTimes(layer_of_table, rank.timer, rank.device, spec.warmup, tables)
     training = Training(rank, observer=times)
     training.run()
     if len(times.steps) < spec.batches:
@@ -64,22 +73,30 @@ def timed_training(rank: Rank) -> tuple[StepTimes, float]:
             f"measuring was stopped after {len(times.steps)} of {spec.batches} batches; "
             "measure again"
         )
-    bytes_sent = sum(training.exchange.bytes_sent.values()) / (spec.warmup + spec.batches)
+    num_batches, exchange = spec.warmup + spec.batches, training.exchange
+    counts = (exchange.bytes_sent, exchange.messages_sent)
+    sent = Sent(*(sum(count.values()) / num_batches for count in counts))
     training.close()
-    return times, bytes_sent
+    return times, sent
 
 
-def _summarise(rank: Rank, times: StepTimes, bytes_sent: float, link: LinkTime | None) -> Measured:
+def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) -> Measured:
     """Means over typical steps; over the ranks of the group, the slowest counts."""
     job, layout = rank.job, rank.world.layout
     layers = {layer.name: times.mean_layer(layer.name) for layer in rank.model.layers}
+    new_row = new_row_seconds(rank.tables)
+    creating = {name: new_row * times.mean_new_rows(name) for name in layers}
+    creating = {name: min(seconds, layers[name]) for name, seconds in creating.items()}
+    layers = {name: seconds - creating[name] for name, seconds in layers.items()}
     phases = times.mean_phases()
     names = sorted(phases)
-    _share_update(layers, rank, phases.get(Phase.UPDATE, 0.0))
-    gathered = rank.world.control.allgather((layers, phases, times.mean_step(), bytes_sent))
+    _share_update(layers, rank, times.mean_update())
+    created = (new_row, sum(creating.values()))
+    gathered = rank.world.control.allgather((layers, phases, times.mean_step(), sent, created))
     model, shapes, manifest = rank.model, rank.shapes, rank.dataset.manifest
     return Measured(
         pool=layout.components[0].pool,
+        device=layout.components[0].device,
         num_ranks=layout.num_ranks,
         batch_size=job.train.batch_size,
         micro_batches=job.train.micro_batches,
@@ -100,7 +117,10 @@ def _summarise(rank: Rank, times: StepTimes, bytes_sent: float, link: LinkTime |
             for name in names
         },
         step_seconds=max(each[2] for each in gathered),
-        bytes_sent=float(np.mean([each[3] for each in gathered])),
+        new_row_seconds=float(np.mean([each[4][0] for each in gathered])),
+        creating_seconds=float(np.mean([each[4][1] for each in gathered])),
+        bytes_sent=float(np.mean([each[3].num_bytes for each in gathered])),
+        messages_sent=float(np.mean([each[3].num_messages for each in gathered])),
         link=link,
     )
 

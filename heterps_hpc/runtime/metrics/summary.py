@@ -8,19 +8,21 @@ from typing import Any
 
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.device import describe
 from heterps_hpc.runtime.exchange.transport import Exchange
 from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.reducer import Reducer
 from heterps_hpc.runtime.training import Result
 
 
 def write_summary(
-    rank: Rank, result: Result, exchange: Exchange, reducer: str, run_dir: RunDir
+    rank: Rank, result: Result, exchange: Exchange, reducer: Reducer, run_dir: RunDir
 ) -> None:
     """Gather on rank 0 and write summary.json and trace.json; all ranks call it."""
     comm = rank.world.control
-    ranks = comm.gather(_rank_totals(rank, exchange), root=0)
+    ranks = comm.gather(_rank_totals(rank, result, exchange, reducer), root=0)
     events = comm.gather(rank.timer.events, root=0)
-    reducers = comm.gather(reducer, root=0)
+    reducers = comm.gather(reducer.name, root=0)
     if ranks is None or events is None or reducers is None:
         return
     summary = {
@@ -40,7 +42,9 @@ def write_summary(
     write_atomically(run_dir.trace, json.dumps(timeline) + "\n")
 
 
-def _rank_totals(rank: Rank, exchange: Exchange) -> dict[str, Any]:
+def _rank_totals(
+    rank: Rank, result: Result, exchange: Exchange, reducer: Reducer
+) -> dict[str, Any]:
     entry = rank.world.entry
     sent: dict[str, dict[str, int]] = {}
     messages: dict[str, dict[str, int]] = {}
@@ -53,9 +57,17 @@ def _rank_totals(rank: Rank, exchange: Exchange) -> dict[str, Any]:
         "stage": entry.stage,
         "component": entry.component,
         "host": os.uname().nodename,
+        "steps": result.steps,
+        "training_seconds": round(result.training_seconds, 6),
+        "device": describe(rank.device.device),
         "seconds": {str(name): round(value, 6) for name, value in rank.timer.seconds.items()},
+        "device_seconds": {
+            name: round(value, 6) for name, value in rank.timer.device_seconds().items()
+        },
         "bytes_sent": sent,
         "messages_sent": messages,
+        "bytes_reduced": reducer.num_bytes,
+        "reductions": reducer.num_sums,
         "tables": {
             name: table.stats()
             for name, table in (rank.tables.tables.items() if rank.tables else ())

@@ -10,59 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.model import LOSS, SCORE
 from heterps_hpc.runtime.batches import Feed
 from heterps_hpc.runtime.dense import BatchResult
-from heterps_hpc.runtime.device import HostCopy
 from heterps_hpc.runtime.metrics.quality import auc, log_loss, normalised_entropy
+from heterps_hpc.runtime.metrics.scored import join_columns
 from heterps_hpc.runtime.rank import Rank
 
 log = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
-
-
-class Scored:
-    """Scores with their labels and weights, as one rank collects them."""
-
-    def __init__(self) -> None:
-        self._blocks: list[tuple[list[HostCopy], Floats, Floats, NDArray[np.int64]]] = []
-
-    def add(self, outcome: BatchResult, feed: Feed) -> None:
-        """Keep the scores of one batch."""
-        if not outcome.scores:
-            return
-        batch = feed.batch
-        assert batch.labels is not None
-        weight = np.ones(len(batch.sample_ids)) if batch.weight is None else batch.weight
-        self._blocks.append(
-            (
-                outcome.scores,  # perhaps still on a device: nobody waits for them here
-                batch.labels[:, 0].astype(np.float64),
-                weight.astype(np.float64),
-                batch.sample_ids,
-            )
-        )
-
-    def columns(self) -> list[np.ndarray]:
-        """Scores, labels, weights and sample ids of all that was kept."""
-        if not self._blocks:
-            return [np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64)]
-        scores, *others = zip(*self._blocks, strict=True)
-        values = [copy.tensor().numpy().astype(np.float64) for block in scores for copy in block]
-        return [np.concatenate(column) for column in (values, *others)]
-
-    def clear(self) -> None:
-        """Forget."""
-        self._blocks.clear()
-
-
-def join_columns(gathered: list[list[np.ndarray]]) -> list[np.ndarray]:
-    """The columns of all ranks end to end."""
-    return [np.concatenate(column) for column in zip(*gathered, strict=True)]
 
 
 def quality(columns: list[np.ndarray], *, is_logit: bool) -> dict[str, float]:
@@ -86,7 +43,6 @@ class TrainingLog:
         self._root = dense.index(rank.reporter)  # the reporter among the dense ranks
         self._writes_loss = rank.writes(LOSS)
         self.keeps_scores = rank.writes(SCORE)
-        self._scored = Scored()
         self._since = time.perf_counter()
         self._written: set[tuple[str, int]] = set()  # lines of this very step
         if self._path is not None and rank.is_reporter:
@@ -107,17 +63,17 @@ class TrainingLog:
         self._rank.losses.samples += feed.batch.num_rows
         if self._writes_loss:
             self._rank.losses.sums.append((outcome, weight_sum))
-        self._scored.add(outcome, feed)
+        self._rank.scored.add(outcome, feed)
 
     def report(self, step: int, epoch: int) -> None:
         """Gather, write one line, start again. Called by all dense ranks at the same step."""
         losses = self._rank.losses
         sums = losses.known_sums()
-        gathered = self._comm.gather((sums, self._scored.columns()), root=self._root)
+        gathered = self._comm.gather((sums, self._rank.scored.columns()), root=self._root)
         self.pause_clock()
         samples, seconds = losses.samples, losses.seconds
         losses.sums, losses.samples, losses.seconds = [], 0, 0.0
-        self._scored.clear()
+        self._rank.scored.clear()
         if gathered is None or samples == 0:
             return
         means = _step_losses([sums for sums, _ in gathered if sums])

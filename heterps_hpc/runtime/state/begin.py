@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, newest
+from heterps_hpc.checkpoint.exported import open_weights
 from heterps_hpc.core import Rows, Table, partition_of
 from heterps_hpc.errors import UserError
 from heterps_hpc.rundir import RunDir
@@ -38,7 +39,8 @@ def begin(rank: Rank, run_dir: RunDir) -> None:
     if checkpoint is not None:
         resume(rank, checkpoint)
     elif rank.job.train.init_from is not None:
-        warm_start(rank, Checkpoint.open(rank.job.train.init_from))
+        with open_weights(rank.job.train.init_from) as contents:
+            warm_start(rank, contents)
 
 
 def resume(rank: Rank, checkpoint: Checkpoint) -> None:
@@ -56,24 +58,25 @@ def _agree_on_newest(rank: Rank, run_dir: RunDir) -> Checkpoint | None:
     return None if path is None else Checkpoint.open(path)
 
 
-def warm_start(rank: Rank, checkpoint: Checkpoint) -> None:
-    """Begin with a checkpoint's rows and parameters; on all ranks, before training."""
+def warm_start(rank: Rank, contents: Contents) -> None:
+    """Begin with the rows and parameters of a checkpoint or an export; on all ranks, before
+    training."""
+    checkpoint = contents.checkpoint
     taken: list[str] = []
     new: list[str] = []
-    with Contents(checkpoint) as contents:
-        if rank.tables is not None:
-            for name, table in rank.tables.tables.items():
-                known = name in checkpoint.manifest.tables
-                (taken if known else new).append(f"table {name}")
-                if known:
-                    _take_rows(rank, contents, name, table)
-        if rank.modules is not None:
-            fit = _fitting(contents, rank.modules)
-            before = checkpoint.manifest.must_match.get("train.dense.optimizer")
-            same = before == rank.job.train.dense.optimizer
-            load_dense(contents, rank.modules, only=fit, with_state=same)
-            for name in rank.modules.named_slices():
-                (taken if name in fit else new).append(f"parameter {name}")
+    if rank.tables is not None:
+        for name, table in rank.tables.tables.items():
+            known = name in checkpoint.manifest.tables
+            (taken if known else new).append(f"table {name}")
+            if known:
+                _take_rows(rank, contents, name, table)
+    if rank.modules is not None:
+        fit = _fitting(contents, rank.modules)
+        before = checkpoint.manifest.must_match.get("train.dense.optimizer")
+        same = before == rank.job.train.dense.optimizer
+        load_dense(contents, rank.modules, only=fit, with_state=same)
+        for name in rank.modules.named_slices():
+            (taken if name in fit else new).append(f"parameter {name}")
     log.info("warm start from %s: took %s", checkpoint.path, ", ".join(taken) or "nothing")
     if new:
         log.warning("warm start: not in the checkpoint, or of another shape: %s", ", ".join(new))
@@ -87,12 +90,11 @@ def warm_start(rank: Rank, checkpoint: Checkpoint) -> None:
 
 def _fitting(contents: Contents, modules: StageModules) -> set[str]:
     """Parameters that the checkpoint has in the same shape."""
-    found = set()
-    for name, (_, shape) in modules.named_slices().items():
-        for place in contents.places("dense", name):
-            if place.array.column == "value" and place.array.shape == (tuple(shape) or (1,)):
-                found.add(name)
-    return found
+    return {
+        name
+        for name, (_, shape) in modules.named_slices().items()
+        if contents.dense_shape(name) == (tuple(shape) or (1,))
+    }
 
 
 def _take_rows(rank: Rank, contents: Contents, name: str, table: Table) -> None:

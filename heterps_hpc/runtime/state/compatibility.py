@@ -20,6 +20,7 @@ def must_match(job: Job) -> dict[str, Any]:
     return {
         "data.shuffle": job.data.shuffle,
         "data.drop_last": job.data.drop_last,
+        "data.label": job.data.label,
         "train.batch_size": train.batch_size,
         "train.staleness": train.staleness,
         "train.seed": train.seed,
@@ -27,6 +28,7 @@ def must_match(job: Job) -> dict[str, Any]:
         "train.sparse.optimizer": train.sparse.optimizer,
         "train.dense.optimizer": train.dense.optimizer,
         "train.tables.num_partitions": tables.num_partitions,
+        "train.tables.precision": tables.precision,
         "train.tables.admit_after": tables.admit_after,
         "train.tables.sketch_bytes": tables.sketch_bytes,
         "train.tables.counters": tables.counters,

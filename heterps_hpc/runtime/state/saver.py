@@ -165,7 +165,7 @@ class Saver:
                 self._failure = f"checkpoint of step {save.step} not written: {error}"
                 log.error("%s; earlier checkpoints stay as they are", self._failure)
                 failure = events.SaveFailure(step=save.step, why=str(error))
-                events.record(self._run_dir, failure)
+                events.record_if_possible(self._run_dir, failure)
 
     def _publish(self, save: _Save, reports: list[Report]) -> None:
         directory = directory_of(self._run_dir.checkpoints, save.step)
@@ -188,7 +188,7 @@ class Saver:
             seconds=seconds,
             pause_seconds=round(save.pause_seconds, 6),
         )
-        events.record(self._run_dir, saved)
+        events.record_if_possible(self._run_dir, saved)
 
     def _manifest(self, step: int, reports: list[Report]) -> Manifest:
         state = self._state
