@@ -7,6 +7,7 @@ shows itself.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -50,13 +52,19 @@ class Check:
     slurm: bool = False  # without it, no run by Slurm
 
 
-def report(need: Need = "both", console: Console | None = None) -> ExitCode:
+def report(
+    need: Need = "both", console: Console | None = None, *, as_json: bool = False
+) -> ExitCode:
     """Check everything, print the table; the exit code is what would work."""
     console = console or Console()
     checks = local_checks() + ([] if need == "local" else slurm_checks())
-    console.print(as_table(checks))
     local = all(check.ok for check in checks if check.local)
     slurm = need != "local" and all(check.ok for check in checks if check.slurm)
+    if as_json:
+        listed = [dataclasses.asdict(check) for check in checks]
+        console.print_json(json.dumps({"local": local, "slurm": slurm, "checks": listed}))
+        return exit_code_of(need, local=local, slurm=slurm)
+    console.print(as_table(checks))
     console.print(f"local runs: {'yes' if local else 'no'}", highlight=False)
     if need != "local":
         console.print(f"Slurm runs: {'yes' if slurm else 'no'}", highlight=False)
@@ -73,14 +81,15 @@ def exit_code_of(need: Need, *, local: bool, slurm: bool) -> ExitCode:
 
 
 def as_table(checks: list[Check]) -> Table:
-    """✔ or ✘ for each, with the remedy where it is ✘."""
-    table = Table(show_header=True, header_style="bold")
-    for column in ("", "what", "found", "remedy"):
-        table.add_column(column, overflow="fold")
+    """✔ or ✘ for each, with the remedy below where it is ✘."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("what", no_wrap=True)
+    table.add_column("found", overflow="fold")
     for check in checks:
         mark = "[green]✔[/]" if check.ok else "[red]✘[/]"
-        remedy = "" if check.ok else check.remedy
-        table.add_row(mark, check.name, escape(check.found), escape(remedy))
+        remedy = f"\n→ {check.remedy}" if check.remedy and not check.ok else ""
+        table.add_row(mark, check.name, escape(check.found + remedy))
     return table
 
 

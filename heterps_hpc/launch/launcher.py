@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from heterps_hpc.cluster import Cluster, Pool
@@ -33,12 +34,34 @@ def _ignore(_: Any) -> None:
 
 
 @dataclass(frozen=True)
+class BetterLayout:
+    """A layout on which the rest of a run is cheaper, or reaches the floor."""
+
+    layout: Layout
+    saving: float  # of the money that is left to spend, the restart included; negative if none
+    take: Callable[[], None] = lambda: None  # write what led to it into the run directory
+
+
+class Replanner:
+    """Looks for a cheaper layout by the run's own times; this one finds none."""
+
+    def poll(self) -> bool:
+        """Whether a run should be stopped for one; asked all the time while its ranks run."""
+        return False
+
+    def better(self) -> BetterLayout | None:
+        """The layout for the next start, if the newest start has shown a cheaper one."""
+        return None
+
+
+@dataclass(frozen=True)
 class Listener:
     """Who wants to hear what happens meanwhile."""
 
     line: Callable[[str], None] = _ignore  # a line that ranks or their launcher printed
     progress: Callable[[dict[str, Any]], None] = _ignore  # a record of metrics.jsonl
     state: Callable[[str], None] = _ignore  # the state of the job has changed
+    replanner: Replanner = field(default_factory=Replanner)  # who may want another layout
 
 
 class Launcher(Protocol):
@@ -60,6 +83,9 @@ class Launcher(Protocol):
 
     def preview(self, request: LaunchRequest) -> str:
         """What `start` would run: the command, or the batch script."""
+
+    def expected_start(self, request: LaunchRequest) -> datetime | None:
+        """When the ranks could start if they were queued now; None: at once."""
 
     def capacity(self, cluster: Cluster, job: Job) -> Capacity:
         """Ranks that each pool can give now."""

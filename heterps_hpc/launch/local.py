@@ -10,15 +10,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from heterps_hpc import events
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.events import Ended, Event, Started, StopWanted
+from heterps_hpc.events import Ended, Event, LayoutChangeWanted, Started, StopWanted
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.failure import SHARED_MEMORY, free_shared_memory, outcome
-from heterps_hpc.launch.launcher import Capacity, LaunchRequest, Listener
+from heterps_hpc.launch.launcher import Capacity, LaunchRequest, Listener, Replanner
 from heterps_hpc.launch.mpi import Mpi, find_mpi, mpi_environment
 from heterps_hpc.launch.process_tree import ProcessTree
 from heterps_hpc.launch.progress import Progress
@@ -75,6 +76,10 @@ class LocalLauncher:
     def preview(self, request: LaunchRequest) -> str:
         """The command of mpirun."""
         return shlex.join(mpirun_command(request, self._mpi or find_mpi()))
+
+    def expected_start(self, request: LaunchRequest) -> datetime | None:
+        """At once."""
+        return None
 
     def capacity(self, cluster: Cluster, job: Job) -> Capacity:
         """Ranks that this machine can hold of each pool."""
@@ -173,13 +178,13 @@ class _Start:
         progress = Progress(self._run.metrics, listener.progress)
         tree = ProcessTree(self._command, self._variables, self._run.launcher_log, listener.line)
         try:
-            self._watch(tree, progress.poll)
+            self._watch(tree, progress.poll, listener.replanner)
         finally:
             status = tree.end(_GRACE_SECONDS)
         progress.poll()
         return self._conclude(status, restart, killed=tree.killed)
 
-    def _watch(self, tree: ProcessTree, poll: Callable[[], None]) -> None:
+    def _watch(self, tree: ProcessTree, poll: Callable[[], None], replanner: Replanner) -> None:
         """Wait for the end, or until patience ends first."""
         while tree.wait(_POLL_SECONDS) is None:
             poll()
@@ -190,12 +195,14 @@ class _Start:
                 log.warning("ending all ranks now")
                 return
             if not self._asked and (self._stops.count or now > self._save_at):
-                self._ask(tree)
+                why = self._stops.first or "the time limit is near"
+                self._ask(tree, StopWanted(why=why), why)
+            elif not self._asked and replanner.poll():
+                self._ask(tree, LayoutChangeWanted(), "a cheaper layout was found")
 
-    def _ask(self, tree: ProcessTree) -> None:
+    def _ask(self, tree: ProcessTree, event: Event, why: str) -> None:
         self._asked = True
-        why = self._stops.first or "the time limit is near"
-        self._record(StopWanted(why=why))
+        events.record_if_possible(self._run, event)
         num_ranks = tree.signal_ranks(signal.SIGUSR1)
         log.warning("%s: asked %d ranks to save and stop", why, num_ranks)
 
@@ -203,7 +210,7 @@ class _Start:
         """A signal that came when the ranks had ended: they are done, the command may not be."""
         if self._stops.count and not self._asked:
             self._asked = True
-            self._record(StopWanted(why=self._stops.first))
+            events.record_if_possible(self._run, StopWanted(why=self._stops.first))
 
     def _conclude(self, status: int, restart: int, *, killed: bool) -> ExitCode:
         if not self._run.path.is_dir():
@@ -212,12 +219,6 @@ class _Start:
                 "ranks were ended; start the job again"
             )
         code = outcome(events.read(self._run), self._num_ranks, status, killed=killed)
-        self._record(Ended(code=int(code), status=status, restart=restart))
+        end = Ended(code=int(code), status=status, restart=restart)
+        events.record_if_possible(self._run, end)
         return code
-
-    def _record(self, event: Event) -> None:
-        """A disk that is full, or gone, must not keep us from ending the ranks."""
-        try:
-            events.record(self._run, event)
-        except OSError as error:
-            log.warning("%s: %s is not recorded: %s", self._run.history, event.kind, error)

@@ -46,12 +46,12 @@ def flavour_of(version_text: str) -> tuple[Flavour, str] | None:
 
 
 def find_mpi(python: Path | None = None) -> Mpi:
-    """The MPI beside the interpreter, else the one on PATH."""
-    beside = (python or Path(sys.executable)).parent / "mpirun"
+    """The MPI next to the interpreter, else the one on PATH."""
+    own = (python or Path(sys.executable)).parent / "mpirun"
     on_path = shutil.which("mpirun") or shutil.which("mpiexec")
-    mpirun = beside if beside.exists() else Path(on_path) if on_path else None
+    mpirun = own if own.exists() else Path(on_path) if on_path else None
     if mpirun is None:
-        raise UserError(f"no mpirun beside {sys.executable} or on PATH; {_INSTALL}")
+        raise UserError(f"no mpirun next to {sys.executable} or on PATH; {_INSTALL}")
     try:
         answer = subprocess.run(
             [mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False

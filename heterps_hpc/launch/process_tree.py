@@ -60,12 +60,18 @@ class ProcessTree:
         self._reader.start()
 
     def _copy(self, output: Path, on_line: OnLine) -> None:
+        """Ranks would block if nobody took their output, so a full disk only costs the log."""
         assert self._process.stdout is not None
-        with output.open("a", encoding="utf-8", errors="replace") as file:
+        with contextlib.ExitStack() as stack:
+            file = None
+            try:
+                file = stack.enter_context(output.open("ab", buffering=0))
+            except OSError as error:
+                log.warning("%s: not written: %s", output, error.strerror)
             for line in self._process.stdout:
-                with contextlib.suppress(OSError):  # a full disk must not block the ranks' output
-                    file.write(line)
-                    file.flush()
+                if file is not None:
+                    with contextlib.suppress(OSError):
+                        file.write(line.encode(errors="replace"))
                 on_line(line.rstrip("\n"))
 
     def wait(self, seconds: float) -> int | None:

@@ -10,6 +10,8 @@ from typing import Any
 Metrics = dict[str, Any]
 OnProgress = Callable[[Metrics], None]
 
+_TAIL_BYTES = 16384
+
 
 class Progress:
     """Reads what was appended since the last look and passes whole new records on."""
@@ -41,15 +43,25 @@ class Progress:
         return [record for line in whole.splitlines() if (record := _parse(line)) is not None]
 
 
-def last_metrics(metrics: Path, tail_bytes: int = 65536) -> Metrics | None:
-    """The newest whole record of a metrics file, without reading all of it."""
+def last_metrics(metrics: Path) -> Metrics | None:
+    """The newest whole record of a metrics file."""
+    return next(reversed(_tail(metrics)), None)
+
+
+def newest_metrics(metrics: Path) -> dict[str, Metrics]:
+    """The newest whole record of each kind: `train` and `evaluation`."""
+    return {str(record.get("kind")): record for record in _tail(metrics)}
+
+
+def _tail(metrics: Path) -> list[Metrics]:
+    """The newest whole records, oldest first, without reading all of a long file."""
     try:
         with metrics.open("rb") as file:
-            file.seek(max(0, metrics.stat().st_size - tail_bytes))
+            file.seek(max(0, metrics.stat().st_size - _TAIL_BYTES))
             lines = file.read().splitlines()
     except (FileNotFoundError, IsADirectoryError):
-        return None
-    return next((found for line in reversed(lines) if (found := _parse(line)) is not None), None)
+        return []
+    return [record for line in lines if (record := _parse(line)) is not None]
 
 
 def _parse(line: bytes) -> Metrics | None:

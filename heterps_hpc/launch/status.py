@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from heterps_hpc import events
+from heterps_hpc import format as fmt
 from heterps_hpc.errors import UserError
-from heterps_hpc.events import Ended, History, Started
+from heterps_hpc.events import Ended, History, RankEnded, RanksDone, Started
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_nodes
 from heterps_hpc.launch.failure import explain, outcome
-from heterps_hpc.launch.progress import Metrics, last_metrics
+from heterps_hpc.launch.run_progress import RunProgress, read_progress
 from heterps_hpc.launch.slurm.job_state import ComponentState, state
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
@@ -32,6 +38,9 @@ class RunPhase(StrEnum):
     QUEUED = "waiting in the queue"
     RUNNING = "running"
     ENDED = "ended"
+
+
+_IDLE = (RunPhase.PREPARED, RunPhase.PLANNED)
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ class Status:
     restarts: int
     job_id: int | None
     components: tuple[ComponentState, ...]
-    metrics: Metrics | None
+    progress: RunProgress | None
     checkpoints: tuple[int, ...]
     ranks: tuple[str, ...]
     reason: str | None
@@ -68,6 +77,7 @@ def derive_state(
     newest = start.newest_start.last(Started)
     since = None if newest is None else newest.time
     end = start.newest_start.last(Ended)
+    num_ranks = Layout.load(run.layout).num_ranks if run.layout.exists() else 0
     if run.has_ranks():
         return RunState(RunPhase.RUNNING, since=since)
     if components and not all(part.ended for part in components):
@@ -75,16 +85,15 @@ def derive_state(
         return RunState(RunPhase.QUEUED if waits else RunPhase.RUNNING, since=since)
     if end is not None and not end.again:
         return RunState(RunPhase.ENDED, events.exit_code(end), since)
-    if newest is None and not components:
-        if _heart_beats(run):
-            return RunState(RunPhase.RUNNING)
-        if run.holder() is not None:
-            return RunState(RunPhase.PREPARING)
-        return RunState(RunPhase.PLANNED if run.layout.exists() else RunPhase.PREPARED)
-    if not components and (run.holder() is not None or _heart_beats(run)):
+    # ranks that were started by hand, or whose launcher was killed, record their end themselves
+    noted = start.newest_start.last(RankEnded) or start.newest_start.last(RanksDone)
+    if not components and _heart_beats(run, after=0.0 if noted is None else noted.time):
         return RunState(RunPhase.RUNNING, since=since)
-    # whoever started the ranks could not record their end: they did, or nobody is left
-    num_ranks = Layout.load(run.layout).num_ranks if run.layout.exists() else 0
+    if not components and noted is None:
+        if run.holder() is not None:
+            return RunState(RunPhase.PREPARING if newest is None else RunPhase.RUNNING, since=since)
+        if newest is None:
+            return RunState(RunPhase.PLANNED if run.layout.exists() else RunPhase.PREPARED)
     return RunState(RunPhase.ENDED, outcome(start, num_ranks, status=1), since)
 
 
@@ -107,26 +116,62 @@ def read_status(run_dir: Path | str) -> Status:
         restarts=max(0, history.num_starts - 1),
         job_id=job_id,
         components=components,
-        metrics=last_metrics(run.metrics),
+        progress=None if found.phase in _IDLE else read_progress(run),
         checkpoints=checkpoints,
         ranks=tuple(describe_all(run)) if found.phase == RunPhase.RUNNING else (),
         reason=None if found.code is None else explain(run, found.code),
     )
 
 
-def show(run_dir: Path | str, console: Console | None = None) -> Status:
-    """Print the status for people."""
+def show(run_dir: Path | str, console: Console | None = None, *, as_json: bool = False) -> Status:
+    """Print the status for people, or for programs."""
     console = console or Console()
     status = read_status(run_dir)
-    console.print(f"[bold]{status.run_dir}[/]: {status.summary}", highlight=False)
-    console.print(_overview(status))
+    if as_json:
+        console.print_json(json.dumps(dataclasses.asdict(status), default=str))
+        return status
+    print_line = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    print_line(f"{status.run_dir}: {status.summary}")
+    if status.progress is not None:
+        print_line(f"  {' · '.join(_progress_words(status.state, status.progress))}")
+    if status.checkpoints:
+        steps = ", ".join(fmt.count(step) for step in status.checkpoints)
+        print_line(f"  checkpoints after step {steps}")
+    if status.starts:
+        print_line(f"  {fmt.plural(status.starts, 'start')}, {status.restarts} of them automatic")
     if status.components:
         console.print(_components(status))
     for line in status.ranks:
-        console.print(f"  {line}", highlight=False, markup=False)
+        print_line(f"  {line}")
     if status.reason:
-        console.print(status.reason, style="red", highlight=False, markup=False)
+        print_line(status.reason, style="red")
     return status
+
+
+def _progress_words(state: RunState, progress: RunProgress) -> list[str]:
+    """Of a run that has ended there is nothing to wait for."""
+    if state.phase != RunPhase.ENDED:
+        return progress.words()
+    ended = dataclasses.replace(
+        progress, elapsed_seconds=None, remaining_seconds=None, expected_money=None
+    )
+    return ended.words()[1:]
+
+
+def short_state(state: RunState, progress: RunProgress | None) -> str:
+    """The state in a word or two, for a list of runs."""
+    if state.code is not None:
+        return _SHORT.get(state.code, f"code {int(state.code)}")
+    words = {
+        RunPhase.PREPARING: "preparing",
+        RunPhase.PREPARED: "prepared",
+        RunPhase.PLANNED: "planned",
+        RunPhase.QUEUED: "queued",
+        RunPhase.RUNNING: "running",
+    }
+    fraction = None if progress is None else progress.fraction
+    done = "" if fraction is None else f" {fmt.percent(fraction, 0)}"
+    return words[state.phase] + done
 
 
 def resume_command(run: RunDir) -> str:
@@ -135,18 +180,11 @@ def resume_command(run: RunDir) -> str:
     return f"heterps launch --resume {where}{run.path}"
 
 
-def format_value(value: object) -> str:
-    """A number of the metrics for people: whole ones in full, others in four digits."""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _heart_beats(run: RunDir) -> bool:
-    """Whether a rank was there a moment ago, on whatever node."""
+def _heart_beats(run: RunDir, after: float) -> bool:
+    """Whether a rank was there a moment ago, on whatever node, and after that time."""
     now = time.time()
     return any(
-        not beat.is_silent(now, SILENT_FACTOR * node.every_seconds)
+        beat.at > after and not beat.is_silent(now, SILENT_FACTOR * node.every_seconds)
         for node in read_nodes(run)
         for beat in node.beats
     )
@@ -156,7 +194,7 @@ def _summary(run: RunDir, found: RunState, checkpoints: tuple[int, ...]) -> str:
     if found.code is not None:
         return _ending(found.code, checkpoints)
     if found.phase == RunPhase.RUNNING and found.since is not None:
-        return f"running for {time.time() - found.since:.0f} s"
+        return f"running for {fmt.clock(time.time() - found.since)}"
     if found.phase == RunPhase.PLANNED:
         return f"{found.phase}, {Layout.load(run.layout).num_ranks} ranks"
     return str(found.phase)
@@ -175,31 +213,39 @@ def _ending(code: ExitCode, checkpoints: tuple[int, ...]) -> str:
     return known.get(code, f"ended with code {int(code)}")
 
 
-def _overview(status: Status) -> Table:
-    table = Table.grid(padding=(0, 2))
-    if status.metrics is not None:
-        shown = {k: v for k, v in status.metrics.items() if k != "kind" and v is not None}
-        text = ", ".join(f"{name} {format_value(value)}" for name, value in shown.items())
-        table.add_row("last metrics", text)
-    if status.checkpoints:
-        table.add_row("checkpoints", ", ".join(f"step {step}" for step in status.checkpoints))
-    table.add_row("starts", f"{status.starts}, of which {status.restarts} automatic restarts")
-    return table
+_SHORT = {
+    ExitCode.DONE: "done",
+    ExitCode.USER_ERROR: "refused",
+    ExitCode.STOPPED: "stopped",
+    ExitCode.RANK_FAILED: "failed",
+    ExitCode.STALLED: "stalled",
+    ExitCode.NOT_SAVED: "not saved",
+}
 
 
 def _components(status: Status) -> Table:
-    table = Table(title=f"job {status.job_id}", title_justify="left")
-    for column in ("component", "partition", "nodes", "state", "exit code", "restarts", "reason"):
-        table.add_column(column)
-    for part in status.components:
-        code = str(part.exit_code) + (f" (signal {part.signal})" if part.signal else "")
-        table.add_row(
-            str(part.component),
-            part.partition,
-            part.nodes,
-            part.state.lower(),
-            code if part.ended else "",
-            str(part.restarts),
-            "" if part.reason == "None" else part.reason,
-        )
+    """Columns that say nothing are left out, so that the others fit."""
+    rows = [
+        {
+            "part": str(part.component),
+            "partition": part.partition,
+            "nodes": "" if part.nodes == "(null)" else part.nodes,
+            "state": part.state.lower(),
+            "exit code": _exit_code(part) if part.ended else "",
+            "restarts": str(part.restarts or ""),
+            "reason": "" if part.reason == "None" else part.reason,
+        }
+        for part in status.components
+    ]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    title = f"job {status.job_id}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[column]) for column in columns))
     return table
+
+
+def _exit_code(part: ComponentState) -> str:
+    return str(part.exit_code) + (f" (signal {part.signal})" if part.signal else "")

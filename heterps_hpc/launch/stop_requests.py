@@ -7,7 +7,7 @@ at any other moment     StopRequested ends the command: one line and exit code 3
 from __future__ import annotations
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -34,12 +34,7 @@ class _Handlers:
                 break
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -50,14 +45,9 @@ class _Handlers:
 class StopAtOnce(_Handlers):
     """Ends whatever we do by an exception that names the signal."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not isinstance(error, StopRequested):
-            super().__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        if not any(isinstance(each, StopRequested) for each in raised):
+            super().__exit__(*raised)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         for other in self._before:  # one is enough: a second must not disturb our end

@@ -19,6 +19,8 @@ def slurm_conf(spec: ClusterSpec) -> str:
         f"Default={'YES' if name == first else 'NO'} DefaultTime=10 MaxTime=60 State=UP"
         for name in names
     ]
+    if spec.unlike:  # for jobs that do not distinguish the nodes
+        partitions.append("PartitionName=all Nodes=ALL DefaultTime=10 MaxTime=60 State=UP")
     return template.substitute(
         host=spec.host,
         port=spec.port,

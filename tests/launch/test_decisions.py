@@ -1,6 +1,7 @@
 """Outcomes, events, the decision after a start, and the reading of what Slurm reports."""
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,22 @@ def test_history_skips_broken_lines(tmp_path: Path) -> None:
     assert [event.kind for event in found.events] == ["start", "end"]
     assert found.events[-1].time == 5.0  # without a time of its own: not before the line before
     assert events.read(RunDir(tmp_path / "none")).events == ()
+
+
+def test_an_event_after_a_line_that_a_full_disk_has_cut_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path).create()
+    record(run, Started())
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", lambda handle, line, write=os.write: write(handle, line[:9]))
+        with pytest.raises(OSError, match="No space left"):
+            record(run, StopWanted())
+    record(run, RanksDone(num_ranks=2))
+    assert [event.kind for event in events.read(run).events] == ["start", "ranks_done"]
+    run.history.unlink()
+    run.path.rename(tmp_path.with_name("deleted"))
+    events.record_if_possible(run, StopWanted())  # neither written nor raised
 
 
 JOB = (

@@ -8,9 +8,10 @@ import pytest
 from heterps_hpc import events
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.launcher import LaunchRequest, Listener
+from heterps_hpc.launch.launcher import BetterLayout, LaunchRequest, Listener, Replanner
 from heterps_hpc.launch.restart_policy import run_with_restarts
 from heterps_hpc.launch.slurm import launcher
+from heterps_hpc.launch.slurm.epilogue import conclude
 from heterps_hpc.launch.slurm.job_state import ComponentState, JobState
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
@@ -79,11 +80,34 @@ class FakeSlurm:
         self.script = iter(script)
         return launcher.SlurmLauncher("mpich", poll_seconds=0.0).start(self.request)
 
-    def launch(self, *script: JobState | UserError) -> ExitCode:
+    def launch(self, *script: JobState | UserError, replanner: Replanner | None = None) -> ExitCode:
         """As many jobs as the restart policy allows."""
-        self.script = iter(script)
+        return self.play(iter(script), replanner or Replanner())
+
+    def play(self, script: Iterator[JobState | UserError], replanner: Replanner) -> ExitCode:
+        """The same, by states that are made as they are asked for."""
+        self.script = script
         slurm = launcher.SlurmLauncher("mpich", poll_seconds=0.0)
-        return run_with_restarts(slurm, self.request, Listener(), lambda cluster: SMALLER)
+        listener = Listener(replanner=replanner)
+        return run_with_restarts(slurm, self.request, listener, lambda cluster: SMALLER)
+
+
+class FoundCheaper(Replanner):
+    """Has found a cheaper layout, once."""
+
+    def __init__(self, *, while_running: bool) -> None:
+        self.wants = while_running
+        self.taken = 0
+
+    def poll(self) -> bool:
+        wants, self.wants = self.wants, False
+        return wants
+
+    def better(self) -> BetterLayout | None:
+        return None if self.taken else BetterLayout(SMALLER, 0.2, self.take)
+
+    def take(self) -> None:
+        self.taken += 1
 
 
 @pytest.fixture
@@ -114,6 +138,41 @@ def test_failures_end_after_one_restart_however_they_are_made(fake: FakeSlurm) -
 def test_users_scancel_is_not_undone(fake: FakeSlurm) -> None:
     assert fake.launch(RUNNING, CANCELLED) == ExitCode.STOPPED
     assert fake.num_jobs == 1
+
+
+def test_a_cheaper_layout_ends_the_job_after_a_checkpoint_and_another_takes_its_place(
+    fake: FakeSlurm,
+) -> None:
+    """The start that ended for it is no restart: the one that is allowed is left."""
+    found = FoundCheaper(while_running=True)
+
+    def ended() -> Iterator[JobState]:
+        yield from (RUNNING, RUNNING)
+        assert fake.commands == [("scancel", "--signal=USR1", "7")]
+        events.record(fake.run, events.RankEnded(rank=0, code=3))
+        assert conclude(fake.run, 3, 2) == "end 3"  # no requeue: the layout is another one
+        yield states("FAILED", "FAILED")
+        assert "--no-requeue" not in fake.run.script.read_text()
+        events.record(fake.run, events.RanksDone(num_ranks=1))
+        yield DONE_ON_ONE_POOL
+
+    assert fake.play(ended(), found) == ExitCode.DONE
+    assert (fake.num_jobs, found.taken) == (2, 1)
+    assert Layout.load(fake.run.layout) == SMALLER
+    planned = events.read(fake.run).last(events.PlannedAgain)
+    assert planned is not None
+    assert (planned.ranks, planned.saving) == ({"gpu": 1}, 0.2)
+
+
+def test_at_a_requeue_a_cheaper_layout_takes_the_jobs_place(fake: FakeSlurm) -> None:
+    found = FoundCheaper(while_running=False)
+    code = fake.launch(
+        RUNNING, QUEUED_AGAIN, QUEUED_AGAIN, CANCELLED, DONE_ON_ONE_POOL, replanner=found
+    )
+    assert fake.commands == [("scancel", "7")]
+    assert (fake.num_jobs, found.taken) == (2, 1)
+    assert not events.read(fake.run).stop_wanted
+    assert code == ExitCode.RANK_FAILED  # no rank of the second job noted its end
 
 
 def test_torn_job_whose_nodes_are_gone_is_planned_again(fake: FakeSlurm) -> None:

@@ -22,6 +22,7 @@ from heterps_hpc.launch.failure import explain
 from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.local import LocalLauncher, check_cores, mpirun_command
 from heterps_hpc.launch.mpi import Flavour, Mpi, find_mpi
+from heterps_hpc.launch.process_tree import ProcessTree
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import BEHAVE, ROOT, make_cluster, make_job, make_layout
@@ -86,7 +87,7 @@ def test_more_ranks_than_cores_only_when_asked() -> None:
 
 def test_missing_mpirun_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="no mpirun beside"):
+    with pytest.raises(UserError, match="no mpirun next to"):
         find_mpi(tmp_path / "python")
 
 
@@ -251,6 +252,15 @@ def test_ranks_start_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Not even `env` is found there."""
     monkeypatch.setitem(ENVIRONMENT, "PATH", "/nonexistent")
     assert start(tmp_path, {"default": 0}) == ExitCode.DONE
+
+
+@pytest.mark.parametrize("log", ["/dev/full", "/nowhere/launcher.log"])
+def test_output_is_taken_though_the_disk_takes_no_log(log: str) -> None:
+    lines: list[str] = []
+    tree = ProcessTree(["seq", "20000"], os.environ, Path(log), lines.append)
+    assert tree.wait(20) == 0
+    tree.end()
+    assert lines[-1] == "20000"  # more than a pipe holds
 
 
 def test_full_shared_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

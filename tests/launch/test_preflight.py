@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from heterps_hpc.cluster import Link
+from heterps_hpc.runtime.health.ping import link_time
 from heterps_hpc.runtime.health.preflight_checks import (
     RankInfo,
     expand_nodes,
@@ -98,6 +100,16 @@ def test_ranks_that_see_the_same_devices_take_turns() -> None:
     assert problems(bound, layout) == []
     assert "would take cuda device 0 of g1 but sees 0" in problems(blind, layout)[0]
     assert "would take cuda device 1 of g1 but sees 1" in problems(crowded, layout)[0]
+
+
+@pytest.mark.parametrize(
+    ("latency", "bulk", "rate"),
+    [(1e-6, 1.001e-3, 4.194e9), (4e-3, 4e-3, 2.1e9), (5e-3, 4e-3, 2.1e9), (0.0, 0.0, 4.66e14)],
+)
+def test_the_link_of_a_busy_node_is_a_link(latency: float, bulk: float, rate: float) -> None:
+    found = link_time(latency, bulk)
+    assert found.bytes_per_second == pytest.approx(rate, rel=0.01)
+    assert Link(pools=("cpu", "gpu"), **found.model_dump()).latency_seconds > 0
 
 
 def test_worlds_of_one_rank_are_explained_in_one_line() -> None:

@@ -15,7 +15,7 @@ from heterps_hpc.events import Ended, Launched, RankEnded, Started, Submitted
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import Beat, NodeBeats
 from heterps_hpc.launch.failure import explain
-from heterps_hpc.launch.status import format_value, read_status, resume_command, show
+from heterps_hpc.launch.status import read_status, resume_command, show
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import make_cluster, make_job, make_layout
 
@@ -44,11 +44,16 @@ def test_running_and_ended_run(run: RunDir) -> None:
     status = read_status(run.path)
     assert status.summary == "stopped after a checkpoint"
     assert status.checkpoints == (5,)
-    assert status.metrics == {"kind": "train", "step": 7, "loss": 0.5}
     out = StringIO()
     show(run.path, Console(file=out, width=100))
-    assert "step 7, loss 0.5" in out.getvalue()
-    assert "step 5" in out.getvalue()
+    assert "loss 0.5000" in out.getvalue()
+    assert "checkpoints after step 5" in out.getvalue()
+    out = StringIO()
+    show(run.path, Console(file=out, width=40), as_json=True)
+    found = json.loads(out.getvalue())
+    assert found["summary"] == status.summary
+    assert found["progress"]["loss"] == 0.5
+    assert found["checkpoints"] == [5]
 
 
 def test_failed_run_shows_which_rank_and_why(run: RunDir) -> None:
@@ -138,10 +143,16 @@ def test_the_way_to_continue_is_where_it_ran(run: RunDir) -> None:
     assert resume_command(run) == f"heterps launch --resume {run.path}"
 
 
-def test_numbers_are_written_in_full() -> None:
-    assert [format_value(value) for value in (40000.0, 40000, 0.123456, "x")] == [
-        "40,000",
-        "40,000",
-        "0.1235",
-        "x",
-    ]
+def test_ranks_started_by_hand_record_their_own_end(run: RunDir) -> None:
+    """`mpirun … python -m heterps_hpc.runtime RUN`: nobody records a start or an end for them."""
+    now = time.time()
+    beat = Beat(rank=0, role="sparse", stage=0, host="n", pid=1, step=2, phase="pull",
+                at=now, since=now)  # fmt: skip
+    NodeBeats(node="n", written_at=now, every_seconds=5.0, beats=(beat,)).save(
+        run.heartbeats / "n.json"
+    )
+    assert read_status(run.path).summary == "running"
+    events.record(run, RankEnded(rank=0, code=3))
+    status = read_status(run.path)
+    assert status.summary == "stopped before any checkpoint"  # not running, not planned
+    assert status.ranks == ()

@@ -70,7 +70,7 @@ def test_a_signal_while_measuring_is_not_swallowed(job_file: Path, tmp_path: Pat
     job = Job.load(job_file)
     launcher = StoppedAtItsEnd()
     run = RunDir(tmp_path / "run").create()
-    with pytest.raises(StopRequested, match=r"stopped \(SIGTERM\) while measuring pool 'cpu'"):
+    with pytest.raises(StopRequested, match=r"stopped \(SIGTERM\) while measuring pool cpu"):
         measure(job, make_cluster(cpu_pool()), run, launcher)
     assert launcher.num_starts == 1
 

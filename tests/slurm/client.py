@@ -16,7 +16,7 @@ POLL_SECONDS = 0.2
 
 @dataclass
 class SlurmClient:
-    """One test's dealings with the cluster."""
+    """One test's access to the cluster."""
 
     cluster: Cluster
     jobs: list[int] = field(default_factory=list)
@@ -86,5 +86,6 @@ class SlurmClient:
         self.wait_for("all nodes idle", self._all_idle)
 
     def _all_idle(self) -> bool:
-        lines = self.run("sinfo", "-h", "-N", "-o", "%T").stdout.split()
-        return len(lines) == len(self.cluster.spec.nodes) and set(lines) == {"idle"}
+        # a node of several partitions has a line in each
+        lines = set(self.run("sinfo", "-h", "-N", "-o", "%N %T").stdout.splitlines())
+        return lines == {f"{node.name} idle" for node in self.cluster.spec.nodes}

@@ -1,5 +1,7 @@
 """One layout as one job on a real cluster: the right world, honest ends, clear refusals."""
 
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from heterps_hpc.cluster import SlurmOptions
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.slurm.job_state import state
 from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.rundir import RunDir
@@ -102,6 +105,7 @@ def test_hostile_names_stay_names(slurm: SlurmClient, tmp_path: Path) -> None:
 def test_cancel_ends_every_component(slurm: SlurmClient, tmp_path: Path) -> None:
     job = launch(slurm, tmp_path, TWO_AND_TWO, {"default": "wait"}, max_restarts=3)
     job.wait_for_ranks(4)
+    _expect_starts(job.request)
     with pytest.raises(UserError, match=f"job {job.job_id} of this run is still there"):
         launch(slurm, tmp_path, TWO_AND_TWO, {"default": "wait"})
     SlurmLauncher().cancel(RunDir(tmp_path), save=False)
@@ -109,6 +113,22 @@ def test_cancel_ends_every_component(slurm: SlurmClient, tmp_path: Path) -> None
     assert slurm.states(job.job_id) == ["CANCELLED", "CANCELLED"]
     with pytest.raises(UserError, match="has ended already"):
         SlurmLauncher().cancel(RunDir(tmp_path), save=False)
+
+
+def _expect_starts(running: LaunchRequest) -> None:
+    """One more rank could start at once; all of them after the running job's five minutes."""
+    soon, late = (
+        SlurmLauncher().expected_start(replace(running, layout=layout))
+        for layout in (
+            make_layout(CLUSTER, ("cpu", 1), ("gpu", 1)),
+            make_layout(CLUSTER, ("cpu", 8), ("gpu", 4)),
+        )
+    )
+    now = datetime.now().astimezone()
+    assert soon is not None
+    assert late is not None
+    assert abs(soon - now) < timedelta(minutes=2)
+    assert timedelta(minutes=2) < late - now < timedelta(minutes=8)
 
 
 def test_cancel_after_saving_is_not_undone_by_a_requeue(slurm: SlurmClient, tmp_path: Path) -> None:

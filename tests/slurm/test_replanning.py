@@ -155,7 +155,9 @@ def only_keys(found: Learned) -> Learned:
     ("dead", "left"),
     [
         pytest.param(("c2",), {"cpu": 1, "gpu": 1}, id="one of two nodes"),
-        pytest.param(("c1", "c2"), {"gpu": 2}, id="a whole pool, the leader's"),
+        pytest.param(
+            ("c1", "c2"), {"gpu": 2}, id="a whole pool, the leader's", marks=pytest.mark.full
+        ),
     ],
 )
 def test_the_rest_of_the_nodes_continues(

@@ -37,7 +37,7 @@ def test_restarts_are_counted_to_their_limit(slurm: SlurmClient, tmp_path: Path)
     assert job.events().count("start") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ranks_that_outlive_srun_requeue_the_job(slurm: SlurmClient, tmp_path: Path) -> None:
     """srun dies with its node; Slurm has not noticed yet when the other component's ranks fail."""
     job = launch(slurm, tmp_path, ONE_AND_ONE, {"default": "fail on order"}, max_restarts=1)

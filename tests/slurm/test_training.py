@@ -1,19 +1,26 @@
 """Training on the cluster learns what training by mpirun learns, through every interruption."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from heterps_hpc.checkpoint.store import directory_of
+from heterps_hpc.cluster import SlurmOptions
+from heterps_hpc.events import read_lines
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.failure import explain
 from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.local import LocalLauncher
 from heterps_hpc.launch.slurm.job_state import state
-from tests.faults.runs import Learned, different_bits
+from heterps_hpc.rundir import RunDir
+from tests.faults.runs import Learned, different_bits, different_numbers
 from tests.launch.values import ROOT
+from tests.sim_device import environment as sim_environment
 from tests.slurm.client import SlurmClient
 from tests.slurm.launching import CLUSTER, Launched
-from tests.slurm.training import make_job, prepare, result, train_on_slurm
+from tests.slurm.training import NUM_STEPS, make_job, prepare, result, train_on_slurm
 
 pytestmark = pytest.mark.timeout(300)  # real training on few and busy cores
 
@@ -30,14 +37,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Learned:
-    """What the same layout learns under one mpirun, without interruption."""
+def local_run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """The same layout under one mpirun, without interruption."""
     job = make_job(data)
     run, layout = prepare(tmp_path_factory.mktemp("local"), job)
     launcher = LocalLauncher(environment={"PYTHONPATH": str(ROOT)})
     code = launcher.start(LaunchRequest(run, layout, job, CLUSTER))
     assert code == ExitCode.DONE
-    return result(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def expected(local_run: RunDir) -> Learned:
+    """What it learns."""
+    return result(local_run)
 
 
 def assert_same_bits(job: Launched, expected: Learned) -> None:
@@ -76,6 +89,32 @@ def test_worlds_of_one_rank_are_caught(slurm: SlurmClient, tmp_path: Path, data:
     assert reason in (explain(job.run, ExitCode.USER_ERROR) or "")
 
 
+def test_accelerators_of_a_partition_learn_the_same(
+    slurm: SlurmClient, tmp_path: Path, data: Path, local_run: RunDir, expected: Learned
+) -> None:
+    """The last steps, with dense ranks on the simulated devices that Slurm grants them."""
+    here = CLUSTER.site.environment
+    site = CLUSTER.site.model_copy(
+        update={"environment": {**here, **sim_environment(granted_only=True)}}
+    )
+    gpus = CLUSTER.pool("gpu").model_copy(update={"device": "sim", "slurm": SlurmOptions()})
+    cluster = CLUSTER.model_copy(update={"pools": (CLUSTER.pool("cpu"), gpus), "site": site})
+    begun = directory_of(local_run.checkpoints, NUM_STEPS - 40)
+    shutil.copytree(begun, directory_of(RunDir(tmp_path).checkpoints, NUM_STEPS - 40))
+    job = train_on_slurm(slurm, tmp_path, make_job(data), cluster=cluster)
+    assert job.wait(200) == ExitCode.DONE, job.log()
+    assert "--gpus-per-node=2" in job.run.script.read_text()
+    summary = json.loads(job.run.summary.read_text())
+    ranks = summary["ranks"]
+    assert summary["steps"] == 40
+    on = [rank["device"] for rank in ranks]
+    assert on == ["cpu", "cpu", "sim:0 (simulated)", "sim:1 (simulated)"]
+    assert all(rank["device_seconds"]["backward"] > 0 for rank in ranks[2:])
+    preflight = next(e for e in read_lines(job.run) if e["event"] == "preflight")
+    assert list(preflight["devices"].values()) == ["2 sim devices (2 × simulated)"]
+    assert different_numbers(result(job.run), expected, 1e-5) == []
+
+
 def come_back(job: Launched) -> None:
     """After a node's death: until all of the job waits for another start, or has ended."""
 
@@ -86,7 +125,7 @@ def come_back(job: Launched) -> None:
     job.slurm.wait_for("the job is requeued or ends itself", settled, 180)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_runs_survive_the_death_of_nodes(
     slurm: SlurmClient, tmp_path: Path, data: Path, expected: Learned

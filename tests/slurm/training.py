@@ -45,7 +45,9 @@ def make_job(data: Path, **launch: Any) -> Job:
     return job
 
 
-def prepare(directory: Path, job: Job, sparse_pool: str = "cpu") -> tuple[RunDir, Layout]:
+def prepare(
+    directory: Path, job: Job, sparse_pool: str = "cpu", cluster: Cluster = CLUSTER
+) -> tuple[RunDir, Layout]:
     """A run directory with the job and its layout frozen in it: tables on one pool, rest on gpu."""
     run = RunDir(directory).create()
     model = build_model(job.model, Dataset.open(job.data.train).manifest)
@@ -57,12 +59,12 @@ def prepare(directory: Path, job: Job, sparse_pool: str = "cpu") -> tuple[RunDir
     layout = bind_plan(
         stages,
         model=model,
-        cluster=CLUSTER,
+        cluster=cluster,
         job=job.name,
         num_partitions=job.train.tables.num_partitions,
     )
     job.save(run.job)
-    CLUSTER.save(run.cluster)
+    cluster.save(run.cluster)
     layout.save(run.layout)
     return run, layout
 
@@ -75,7 +77,7 @@ def train_on_slurm(
     cluster: Cluster = CLUSTER,
 ) -> Launched:
     """Submit the real trainer."""
-    run, layout = prepare(directory, job, sparse_pool)
+    run, layout = prepare(directory, job, sparse_pool, cluster)
     return submit(slurm, LaunchRequest(run, layout, job, cluster))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from heterps_hpc import events
 from heterps_hpc.config import Job
-from heterps_hpc.events import Ended
+from heterps_hpc.events import Ended, LayoutChangeWanted
 from heterps_hpc.launch.failure import outcome
 from heterps_hpc.launch.restart_policy import allows_restart
 from heterps_hpc.rundir import RunDir
@@ -24,8 +24,11 @@ def conclude(run: RunDir, status: int, num_ranks: int) -> str:
     history = events.read(run)
     code = outcome(history, num_ranks, status)
     again = allows_restart(history, code, Job.parse_saved(run.job).launch.max_restarts)
+    if history.newest_start.last(LayoutChangeWanted) is not None:
+        again = False  # another layout is another job
     restart = max(0, history.num_starts - 1)
-    events.record(run, Ended(code=int(code), status=status, restart=restart, again=again))
+    end = Ended(code=int(code), status=status, restart=restart, again=again)
+    events.record_if_possible(run, end)
     return "again" if again else f"end {int(code)}"
 
 

@@ -60,6 +60,11 @@ class JobState:
         leader, *others = self.components
         return leader.waiting and leader.restarts > 0 and any(not c.waiting for c in others)
 
+    @property
+    def requeued(self) -> bool:
+        """The whole job waits to be started again."""
+        return all(part.waiting and part.restarts for part in self.components)
+
     def __str__(self) -> str:
         return ", ".join(
             f"{c.partition} {c.state.lower()}" + (f" ({c.reason})" if c.waiting else "")

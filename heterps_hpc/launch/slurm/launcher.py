@@ -8,18 +8,20 @@ or nodes that do not come back, is ended here, and the restart policy decides wh
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 import time
+from datetime import datetime
 
 from heterps_hpc import events
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.events import Ended, NodesLost, StopWanted, Submitted, Torn
+from heterps_hpc.events import Ended, LayoutChangeWanted, NodesLost, StopWanted, Submitted, Torn
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.failure import outcome
-from heterps_hpc.launch.launcher import Capacity, LaunchRequest, Listener
+from heterps_hpc.launch.launcher import Capacity, LaunchRequest, Listener, Replanner
 from heterps_hpc.launch.mpi import Flavour, find_mpi
 from heterps_hpc.launch.progress import Progress
 from heterps_hpc.launch.restart_policy import fits, restarts_left
@@ -93,6 +95,15 @@ class SlurmLauncher:
             max_requeues=made_before + left,
         )
 
+    def expected_start(self, request: LaunchRequest) -> datetime | None:
+        """Slurm's estimate for a job of this size: it asks for the nodes, and does not queue."""
+        with tempfile.NamedTemporaryFile("w", suffix=".sbatch") as file:
+            file.write(self.preview(request))
+            file.flush()
+            answer = call("sbatch", "--test-only", file.name, with_errors=True)
+        starts = re.findall(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", answer)
+        return max((datetime.fromisoformat(start).astimezone() for start in starts), default=None)
+
     def capacity(self, cluster: Cluster, job: Job) -> Capacity:
         """Ranks that the nodes in working order of each pool's partition can hold."""
         capacity = {}
@@ -155,6 +166,8 @@ class SlurmLauncher:
             elif patience.ends_for(now) and not self._still_fits(request):
                 events.record(run, NodesLost(job_id=job_id))
                 call("scancel", str(job_id))
+            elif _wants_change(now, before, listener.replanner):
+                _leave_layout(run, job_id)
             before = now
             if give_up is not None and time.monotonic() > give_up:
                 raise UserError(
@@ -168,6 +181,22 @@ class SlurmLauncher:
         return fits(request.layout, self.capacity(request.cluster, request.job))
 
 
+def _wants_change(now: JobState, before: JobState | None, replanner: Replanner) -> bool:
+    """Whether to continue on another layout: asked while ranks run, and at every requeue once."""
+    if now.requeued:
+        return (before is None or not before.requeued) and replanner.better() is not None
+    return replanner.poll()
+
+
+def _leave_layout(run: RunDir, job_id: int) -> None:
+    """End the job, its ranks after a checkpoint: the restart policy submits another."""
+    now = state(job_id)
+    running = now is not None and not any(part.waiting for part in now.components)
+    events.record(run, LayoutChangeWanted(running=running))
+    call("scancel", *(["--signal=USR1"] if running else []), str(job_id))
+    log.warning("job %d: a cheaper layout was found; ending it for that", job_id)
+
+
 def final_code(request: LaunchRequest, now: JobState | None) -> ExitCode:
     """The outcome of an ended job: the script's own conclusion, else what Slurm reports."""
     run = request.run
@@ -179,7 +208,7 @@ def final_code(request: LaunchRequest, now: JobState | None) -> ExitCode:
     if now is None:
         return ExitCode.RANK_FAILED
     states = {component.state for component in now.components}
-    lost = start.last(Torn) or start.last(NodesLost)
+    lost = start.last(Torn) or start.last(NodesLost) or start.last(LayoutChangeWanted)
     if "CANCELLED" in states and lost is None:
         if not job.stop_wanted:  # by scancel: that is not to be undone by a restart
             events.record(run, StopWanted(why="scancel", save=False))
@@ -267,7 +296,7 @@ class _Patience:
 
     def ends_for(self, now: JobState) -> bool:
         """Whether a requeued job has waited long enough; then it may wait as long again."""
-        waits = all(part.waiting and part.restarts for part in now.components)
+        waits = now.requeued
         if not waits or self._queued_since is None:
             self._queued_since = time.monotonic() if waits else None
             return False

@@ -21,8 +21,8 @@ class SlurmRefusal(UserError):
         self.reason = reason
 
 
-def call(*command: str, cwd: Path | None = None) -> str:
-    """The output of a Slurm program.
+def call(*command: str, cwd: Path | None = None, with_errors: bool = False) -> str:
+    """The output of a Slurm program, on request with what it writes to standard error.
 
     Variables such as SBATCH_PARTITION are taken out: they would override the script, and in every
     component at once.
@@ -51,4 +51,4 @@ def call(*command: str, cwd: Path | None = None) -> str:
     if done.returncode != 0:
         reason = " ".join((done.stderr or done.stdout).split()).replace(f"{name}: error: ", "")
         raise SlurmRefusal(f"{name}: {reason or f'exit code {done.returncode}'}", reason)
-    return done.stdout
+    return done.stdout + done.stderr if with_errors else done.stdout

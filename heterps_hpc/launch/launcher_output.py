@@ -1,0 +1,41 @@
+"""What of a launcher's output is for people.
+
+When a rank ends the others, mpirun and srun print a banner about it, after the line that gives the
+reason. All of it stays in the log; what is shown ends with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BANNERS = re.compile(
+    "|".join(
+        (
+            # MPICH
+            r"Abort\(\d+\) on node \d+",
+            r"=+$",
+            r"=\s+(BAD TERMINATION|PID \d+|RANK \d+|EXIT CODE|CLEANING UP|KILLED BY|YOU CAN)",
+            r"YOUR APPLICATION TERMINATED WITH",
+            r"This typically refers to a problem with your application",
+            r"Please see the FAQ page for debugging",
+            r"\[proxy|\[mpiexec",
+            # Open MPI
+            r"-{20,}$",
+            r"MPI_ABORT was invoked on rank",
+            r"(with errorcode|  Proc: \[).*",
+            r"NOTE: invoking MPI_ABORT causes",
+            r"You may or may not see output from other processes",
+            r"exactly when Open MPI kills them",
+            r"(mpirun|prterun) (detected|has exited|noticed)",
+            # Slurm
+            r"srun: (error: .*task|Job step aborted|launch/slurm|Terminating)",
+            r"slurmstepd: error: \*\*\* STEP",
+        )
+    )
+)
+_RANK_REASON = "heterps: "  # shown once more at the end, with the rank and its log
+
+
+def is_for_people(line: str) -> bool:
+    """Whether a line adds to what the end of the command prints."""
+    return bool(line.strip()) and not _BANNERS.match(line) and not line.startswith(_RANK_REASON)
