@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -23,6 +24,8 @@ def money(dollars: float) -> str:
     """Dollars; cents from one dollar up, three significant digits below."""
     if abs(dollars) >= 1:
         return f"${dollars:,.2f}"
+    if 0 < dollars < 1e-6:
+        return "< $0.000001"
     return f"${significant(dollars)}"
 
 
@@ -57,6 +60,23 @@ def seconds(value: float) -> str:
     return f"{count(hours)} h {minutes:02d} min"
 
 
+def clock(value: float) -> str:
+    """A duration that is shown while it changes, in whole seconds: 8 s, 2 min 05 s, 3 h 20 min."""
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{count(hours)} h {minutes:02d} min"
+
+
+def day_and_time(seconds_since_epoch: float) -> str:
+    """A moment, in the time zone of whoever looks."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds_since_epoch))
+
+
 def size(value: float) -> str:
     """Bytes, in powers of a thousand."""
     power = 0
@@ -77,11 +97,26 @@ def signed_percent(fraction: float) -> str:
     return text.replace("-", "−")
 
 
+def factor(ratio: float) -> str:
+    """How many times: 1.3, 2.1, 44, 5,850."""
+    return f"{ratio:.1f}" if ratio < 9.95 else count(ratio)
+
+
+def more(fraction: float) -> str:
+    """How much more: +1.6 %, −3.0 %, and from twice as much on 59 ×."""
+    return f"{factor(1 + fraction)} ×" if fraction >= 1 else signed_percent(fraction)
+
+
+def gap(fraction: float) -> str:
+    """A distance from an optimum: 0.0 %, 20.0 %, and from twice as much on 59 ×."""
+    return more(fraction) if fraction >= 1 else percent(fraction)
+
+
 def shorten(text: str, limit: int) -> str:
     """A name that fits; the whole of it belongs into a tooltip."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def plural(number: int, noun: str) -> str:
+def plural(number: int, word: str) -> str:
     """1 rank, 2 ranks."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

@@ -6,6 +6,7 @@ run directory ─ inputs ─▶ Run ─┬─ outcome, spending, phases, traffic
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,22 @@ if TYPE_CHECKING:
 __all__ = ["write_report"]
 
 
-def write_report(where: RunDir, console: Console | None = None) -> Path:
-    """Write report.html into a run directory; print the short form where a console is given."""
-    from heterps_hpc.report import page, terminal
+def write_report(
+    where: RunDir,
+    console: Console | None = None,
+    working: AbstractContextManager[object] | None = None,
+) -> Path:
+    """Write report.html into a run directory; print the short form where a console is given.
+
+    `working` is entered while the page is made, which takes a few seconds.
+    """
     from heterps_hpc.report.inputs import read_run
 
     run = read_run(where)
-    write_atomically(where.report, page.render(run))
+    with working or nullcontext():
+        from heterps_hpc.report import page, terminal
+
+        write_atomically(where.report, page.render(run))
     if console is not None:
         terminal.show(run, where.report, console)
     return where.report

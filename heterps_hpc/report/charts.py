@@ -27,6 +27,8 @@ THIRD = "#157a63"
 FAINT = "#9aa1ad"
 
 Painter = Callable[["Axes"], None]
+ValueOf = Callable[[Metric], float | None]
+SIZE = (5.4, 3.1)  # inches: the text is still readable when a phone makes it narrower
 NAMES = ("frontier", "learning", "loss", "auc", "throughput")
 
 
@@ -95,11 +97,8 @@ def all_charts(run: Run) -> dict[str, str]:
         "auc": _auc(run),
         "throughput": _throughput(run),
     }
-    wide = {"throughput": (11.0, 2.3)}
     return {
-        name: render(paint, name, *wide.get(name, (5.4, 3.1)))
-        for name, paint in painters.items()
-        if paint is not None
+        name: render(paint, name, *SIZE) for name, paint in painters.items() if paint is not None
     }
 
 
@@ -145,7 +144,7 @@ def _frontier(run: Run) -> Painter | None:
         axes.yaxis.set_major_formatter(lambda value, _: _tick_of_money(value))
         axes.set_ylim(bottom=0)
         axes.set_ylabel("money of the job")
-        axes.legend(fontsize=8.5, loc="best")
+        legend_below(axes)
 
     return paint
 
@@ -171,14 +170,12 @@ def _learning(run: Run) -> Painter | None:
         axes.yaxis.set_major_formatter(lambda value, _: _tick_of_money(value))
         axes.set_xlabel("seconds of thinking")
         axes.set_ylabel("money of the job")
-        axes.legend(fontsize=8.5)
+        legend_below(axes)
 
     return paint
 
 
-def _series(
-    run: Run, kind: str, value: Callable[[Metric], float | None]
-) -> list[tuple[int, float]]:
+def series(run: Run, kind: str, value: ValueOf) -> list[tuple[int, float]]:
     """Values by step; a resumed run repeats some steps, and its last word counts."""
     found = {
         metric.step: number
@@ -203,25 +200,25 @@ def _curve(
             )
         axes.set_xlabel("step")
         axes.set_ylabel(label)
-        axes.legend(fontsize=8.5)
+        legend_below(axes)
 
     return paint
 
 
 def _loss(run: Run) -> Painter | None:
-    training = _series(run, "train", lambda metric: metric.loss)
-    tests = _series(run, "evaluation", lambda metric: metric.log_loss)
+    training = series(run, "train", lambda metric: metric.loss)
+    tests = series(run, "evaluation", lambda metric: metric.log_loss)
     return _curve(training, tests, "loss (log loss)")
 
 
 def _auc(run: Run) -> Painter | None:
-    training = _series(run, "train", lambda metric: metric.auc)
-    tests = _series(run, "evaluation", lambda metric: metric.auc)
+    training = series(run, "train", lambda metric: metric.auc)
+    tests = series(run, "evaluation", lambda metric: metric.auc)
     return _curve(training, tests, "AUC")
 
 
 def _throughput(run: Run) -> Painter | None:
-    measured = _series(run, "train", lambda metric: metric.samples_per_second)
+    measured = series(run, "train", lambda metric: metric.samples_per_second)
     if len(measured) < 2:
         return None
     plan = run.layout.plan if run.layout else None
@@ -237,9 +234,16 @@ def _throughput(run: Run) -> Painter | None:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("step")
         _axis_of_rates(axes, "y", "samples per second")
-        axes.legend(fontsize=8.5, loc="lower right")
+        legend_below(axes)
 
     return paint
+
+
+def legend_below(axes: Axes) -> None:
+    """Outside of the axes, so that it never lies on the data."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8.5)
 
 
 def _axis_of_rates(axes: Axes, which: str, label: str) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heterps_hpc import format as fmt
+from heterps_hpc.events import PlannedAgain, parse
 from heterps_hpc.layout import Plan
 from heterps_hpc.report.inputs import Run
 from heterps_hpc.report.phases import is_wait, rank_times
-from heterps_hpc.report.spending import Spending, attempts
+from heterps_hpc.report.spending import Spending
+from heterps_hpc.spending import attempts
 
 NO_PLAN = "no plan that meets the floor"
 
@@ -73,11 +75,11 @@ def estimated_pools(run: Run) -> set[str]:
 
 def gap_text(plan: Plan) -> str:
     """How near the optimum is, with the proof's strength."""
-    if plan.gap is None or plan.optimum_money is None:
+    if plan.gap is None:
         return "not certified"
     if plan.gap_is_bound:
-        return f"at most {fmt.percent(plan.gap)}"
-    return fmt.percent(plan.gap)
+        return f"at most {fmt.gap(plan.gap)}"
+    return fmt.gap(plan.gap)
 
 
 def sentences(run: Run, spent: Spending | None) -> list[str]:
@@ -86,12 +88,13 @@ def sentences(run: Run, spent: Spending | None) -> list[str]:
     lines = []
     if plan is not None:
         lines.append(_decision(run, plan))
+        lines += run.planning.outcome[1:] if run.planning else ()
         others = _others(run, plan)
         if others:
             lines.append(others)
     elif run.layout is not None:
         lines.append(f"The layout of {fmt.plural(run.layout.num_ranks, 'rank')} has no plan.")
-    rest = (_prediction(run, plan), _bill(plan, spent), _time(run), _starts(run))
+    rest = (_prediction(run, plan), _bill(plan, spent), _time(run), _starts(run), _replans(run))
     return lines + [line for line in rest if line]
 
 
@@ -103,6 +106,11 @@ def _decision(run: Run, plan: Plan) -> str:
         layers = fmt.plural(len(stage.layers), "layer")
         where.append(f"{layers} on {fmt.plural(stage.num_ranks, 'rank')} of {stage.pool}{mark}")
     text = f"{plan.scheduler} put {', then '.join(where)}: {fmt.money(plan.estimate.money)}"
+    if plan.gap is not None and plan.optimum_samples_per_second is not None:
+        fastest = f"{fmt.rate(plan.optimum_samples_per_second)} samples/s"
+        proven = "no plan within the budget" if plan.gap < 5e-4 else "the optimum within the budget"
+        how = "is faster" if plan.gap < 5e-4 else f"is {fastest}"
+        return f"{text}; {proven} {how}."
     if plan.gap is None or plan.optimum_money is None:
         return f"{text}; the optimum was not computed."
     if plan.gap_is_bound:
@@ -125,13 +133,13 @@ def _others(run: Run, plan: Plan) -> str:
         nearest, last = more_expensive[0], more_expensive[-1]
         assert nearest.money is not None
         assert last.money is not None
-        low = fmt.signed_percent(nearest.money / plan.estimate.money - 1)
-        high = fmt.signed_percent(last.money / plan.estimate.money - 1)
+        low = fmt.more(nearest.money / plan.estimate.money - 1)
+        high = fmt.more(last.money / plan.estimate.money - 1)
         span = f"{nearest.scheduler} {low}"
         text += f", {len(more_expensive)} a more expensive one ({span}"
         text += f" … {last.scheduler} {high})" if len(more_expensive) > 1 else ")"
     if len(rows) > len(able):
-        text += f", {len(rows) - len(able)} none that meets the floor"
+        text += f", {len(rows) - len(able)} found no plan that meets the floor"
     return text + "."
 
 
@@ -159,6 +167,8 @@ def _bill(plan: Plan | None, spent: Spending | None) -> str:
     if spent is None:
         return ""
     text = f"It cost {fmt.money(spent.money)} for {fmt.seconds(spent.seconds)} of nodes"
+    if spent.trials:
+        text += f", {fmt.money(spent.trials)} of it for trials"
     if plan is not None:
         text += f"; training was predicted to cost {fmt.money(plan.estimate.money)}"
     return text + "."
@@ -189,3 +199,17 @@ def _starts(run: Run) -> str:
         f"It was started {len(starts)} times; the starts before the last held nodes for "
         f"{fmt.seconds(lost)}."
     )
+
+
+def _replans(run: Run) -> str:
+    """Why it continued on another layout; predictions are then of the rest of the job."""
+    for line in reversed(run.events):
+        again = parse(line)
+        if isinstance(again, PlannedAgain):
+            ranks = " and ".join(f"{count} of {pool}" for pool, count in again.ranks.items())
+            where = f" on {ranks}" if ranks else ""
+            if again.saving is None:
+                return f"Nodes were gone, so that the rest was planned again{where}."
+            saving = fmt.signed_percent(-again.saving)
+            return f"By its own times the rest was planned again{where}: {saving} money."
+    return ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,8 +27,12 @@ from heterps_hpc.report import (
     spending,
     timeline,
     traffic,
+    wall_time,
 )
 from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.records import Summary
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.spending import attempts, seconds_since_epoch
 
 _BARS_SHOWN = 64
 _EVENTS_SHOWN = 200
@@ -61,34 +67,37 @@ _OUTCOMES = {
 
 def render(run: Run) -> str:
     """The page."""
-    return _environment().get_template("page.html.j2").render(_context(run))
+    return environment().get_template("page.html.j2").render(_context(run))
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    made = Environment(
         loader=PackageLoader("heterps_hpc.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
+    made.filters.update(
         money=fmt.money,
         rate=fmt.rate,
         seconds=fmt.seconds,
         size=fmt.size,
         percent=fmt.percent,
         signed_percent=fmt.signed_percent,
+        more=fmt.more,
+        gap=fmt.gap,
         significant=fmt.significant,
         moment=moment,
         outcome=exit_text,
     )
-    return environment
+    return made
 
 
 def _context(run: Run) -> dict[str, Any]:
     spent = spending.spending(run)
+    walls = wall_time.wall_times(run)
     bars = phases.rank_times(run)
     stages = phases.stage_times(run)
     has_charts = charts.available()
@@ -105,10 +114,12 @@ def _context(run: Run) -> dict[str, Any]:
         "tiles": tiles(run, spent),
         "plan": run.layout.plan if run.layout else None,
         "picture": picture.draw(run),
+        "column": picture.draw(run, vertical=True),
         "estimated": sorted(outcome.estimated_pools(run)),
         "memory": runners_up.stage_memory(run),
         "choices": outcome.choices(run),
         "runners_up": runners_up.runners_up(run),
+        "trials": runners_up.trials(run),
         "floor": run.planning.floor if run.planning else None,
         "searched": _searched(run),
         "stages": stages,
@@ -121,9 +132,13 @@ def _context(run: Run) -> dict[str, Any]:
         "timeline": timeline.draw(run),
         "flows": traffic.flows(run),
         "spent": spent,
-        "attempts": spending.attempts(run.events),
+        "attempts": attempts(run.events),
         "events": [_event(event) for event in run.events[-_EVENTS_SHOWN:]],
         "evaluation": evaluation(run),
+        "without_model": without_model(run),
+        "wall_times": walls,
+        "wall_seconds": sum(row.seconds for row in walls),
+        "again": _again(run),
         "tables": tables_text(run),
         "charts": {name: drawn.get(name) for name in charts.NAMES},
         "has_charts": has_charts,
@@ -152,7 +167,7 @@ def _share(part: float | None, whole: float) -> str:
 
 def status(run: Run) -> StatusBadge:
     """From the last start's exit code, else from the totals."""
-    starts = spending.attempts(run.events)
+    starts = attempts(run.events)
     if starts and starts[-1].code is not None:
         code = starts[-1].code
         known = {int(entry): text for entry, text in _OUTCOMES.items()}
@@ -183,20 +198,32 @@ def moment(seconds: float) -> str:
 
 
 def _about(run: Run) -> list[str]:
-    facts = []
+    details = []
     if run.layout is not None:
-        facts.append(f"model {run.layout.model}")
-        facts.append(fmt.plural(run.layout.num_ranks, "rank"))
+        details.append(f"model {run.layout.model}")
+        details.append(fmt.plural(run.layout.num_ranks, "rank"))
     if run.cluster is not None:
-        facts.append(f"cluster {run.cluster.name}")
+        details.append(f"cluster {run.cluster.name}")
     if run.job is not None:
         train = run.job.train
-        facts.append(f"batches of {fmt.count(train.batch_size)}")
-        facts.append(fmt.plural(train.micro_batches, "micro-batch").replace("batchs", "batches"))
-        facts.append(f"staleness {train.staleness}")
+        details.append(f"batches of {fmt.count(train.batch_size)}")
+        details.append(fmt.plural(train.micro_batches, "micro-batch").replace("batchs", "batches"))
+        details.append(f"staleness {train.staleness}")
+    if run.summary is not None:
+        details += _devices(run.summary)
     if run.summary is not None and run.summary.reducer:
-        facts.append(f"reducer {run.summary.reducer}")
-    return facts
+        details.append(f"reducer {run.summary.reducer}")
+    return details
+
+
+def _devices(summary: Summary) -> list[str]:
+    """The accelerators of all ranks, counted by what the maker calls them."""
+    found = Counter(
+        re.sub(r":\d+", "", rank.device, count=1)
+        for rank in summary.ranks
+        if rank.device not in ("", "cpu")
+    )
+    return [f"{count} × {device}" for device, count in found.items()]
 
 
 def tiles(run: Run, spent: spending.Spending | None) -> list[Tile]:
@@ -233,7 +260,7 @@ def tiles(run: Run, spent: spending.Spending | None) -> list[Tile]:
         found.append(Tile("samples", fmt.count(run.summary.samples), note))
     scores = dict(evaluation(run))
     if "AUC" in scores:
-        found.append(Tile("AUC", scores["AUC"], "on test data"))
+        found.append(Tile("AUC", scores["AUC"], "on test data; guessing has 0.5000"))
     return found
 
 
@@ -249,6 +276,24 @@ def evaluation(run: Run) -> list[tuple[str, str]]:
         for key, label in names.items()
         if isinstance(values.get(key), int | float)
     ]
+
+
+def without_model(run: Run) -> str:
+    """What predicting the mean rate of clicks for every sample would reach: the least to beat."""
+    values = dict(evaluation(run))
+    if "normalised entropy" not in values or float(values["normalised entropy"]) <= 0:
+        return ""
+    entropy = float(values["log loss"]) / float(values["normalised entropy"])
+    return f"Predicting the same rate for every sample has AUC 0.5000 and log loss {entropy:.4f}."
+
+
+def _again(run: Run) -> str:
+    """The command that repeats the run from its own files."""
+    if run.job is None or run.profile is None:
+        return ""
+    where = RunDir(run.path)
+    words = ["heterps", "run", str(where.job), "--profile", str(where.profile)]
+    return shlex.join([*words, "--run-dir", f"{where.path}-again"])
 
 
 def tables_text(run: Run) -> str:
@@ -279,13 +324,13 @@ def tables_text(run: Run) -> str:
 class _EventRow:
     time: str
     name: str
-    facts: str
+    details: str
 
 
 def _event(event: Line) -> _EventRow:
-    seconds = spending.seconds_since_epoch(event.get("time"))
-    facts = {key: value for key, value in event.items() if key not in ("time", "event")}
-    text = ", ".join(f"{key} {_plain(value)}" for key, value in facts.items())
+    seconds = seconds_since_epoch(event.get("time"))
+    details = {key: value for key, value in event.items() if key not in ("time", "event")}
+    text = ", ".join(f"{key} {_plain(value)}" for key, value in details.items())
     return _EventRow(moment(seconds) if seconds is not None else "–", str(event["event"]), text)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from heterps_hpc import format as fmt
 from heterps_hpc.report.inputs import Run
 from heterps_hpc.report.records import RankRecord
 
 OTHER = "other"
-# compute in blues and greens, moving in warm colours, waiting in greys: one glance tells them apart
+# compute in blues and greens, moving in warm colours, waiting in greys: they differ at a glance
 COLOURS = {
     "forward": "#5b8ff9",
     "backward": "#2f5fd0",
@@ -24,11 +25,12 @@ COLOURS = {
     "evaluate": "#4bb4d6",
     "save": "#b4664f",
     "checkpoint": "#b4664f",
-    "wait inputs": "#d3d7de",
-    "wait gradients": "#c1c7d1",
-    OTHER: "#e6e8ec",
+    # waiting is never the brightest: these colours are the page's own, in light and in dark
+    "wait inputs": "var(--wait)",
+    "wait gradients": "var(--wait-more)",
+    OTHER: "var(--line)",
 }
-_BESIDE_TRAINING = ("evaluate", "save", "checkpoint")
+_OUTSIDE_TRAINING = ("evaluate", "save", "checkpoint")
 _SPARE = ("#8a6d3b", "#6b8e23", "#b05aa8", "#3a8fb7", "#a0522d", "#7f8c3d")
 
 
@@ -37,7 +39,7 @@ def colour(phase: str) -> str:
     if phase in COLOURS:
         return COLOURS[phase]
     if is_wait(phase):
-        return "#cbd0d9"
+        return "var(--wait)"
     return _SPARE[sum(phase.encode()) % len(_SPARE)]
 
 
@@ -47,12 +49,13 @@ def is_wait(phase: str) -> bool:
 
 
 def training_seconds(rank: RankRecord) -> float:
-    """Seconds in which a rank worked on batches: what the plan predicts."""
-    return sum(
+    """Seconds in which a rank, or its device, worked on batches: what the plan predicts."""
+    on_host = sum(
         seconds
         for phase, seconds in rank.seconds.items()
-        if not is_wait(phase) and phase not in _BESIDE_TRAINING
+        if not is_wait(phase) and phase not in _OUTSIDE_TRAINING
     )
+    return max(on_host, sum(rank.device_seconds.values()))  # at once, not one after the other
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,16 @@ class RankTime:
     pool: str
     seconds: dict[str, float]
     total: float
+    device: str = ""
+    device_seconds: float = 0.0  # of the device itself, while the host did all this
+
+    @property
+    def device_busy(self) -> str:
+        """A rank's accelerator and the share of the time in which it computed, if it has one."""
+        if self.device in ("", "cpu"):
+            return ""
+        share = self.device_seconds / self.total if self.total else 0.0
+        return f"{self.device}: {fmt.percent(share, 0)} busy"
 
     @property
     def busy(self) -> float:
@@ -88,7 +101,20 @@ def rank_times(run: Run) -> list[RankTime]:
             known[OTHER] = known.get(OTHER, 0.0) + rest
         ordered = {phase: known[phase] for phase in _ordered(known)}
         pool = pools[rank.component] if 0 <= rank.component < len(pools) else ""
-        bars.append(RankTime(rank.rank, rank.role, rank.stage, rank.host, pool, ordered, total))
+        on_device = sum(rank.device_seconds.values())
+        bars.append(
+            RankTime(
+                rank.rank,
+                rank.role,
+                rank.stage,
+                rank.host,
+                pool,
+                ordered,
+                total,
+                rank.device,
+                on_device,
+            )
+        )
     return bars
 
 

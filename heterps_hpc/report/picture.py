@@ -1,4 +1,4 @@
-"""The plan as a picture: stages from left to right, their ranks, and the tensors between."""
+"""The plan as a picture: stages in a row (on phones a column), their ranks, the tensors between."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from heterps_hpc.report.phases import StageTime, stage_times
 POOL_COLOURS = ("#2f5fd0", "#157a63", "#c2571a", "#7352c7", "#b03a6f", "#6b7a12", "#2a7f9e")
 CARD_WIDTH = 208
 GAP = 148
+GAP_BELOW = 58
 TOP = 14
 HEAD = 46
 LINE = 19
@@ -35,9 +36,10 @@ class Chip:
 
 @dataclass(frozen=True)
 class Card:
-    """One stage."""
+    """One stage; what it holds counts from its own corner."""
 
     x: float
+    y: float
     height: float
     colour: str
     title: str
@@ -56,12 +58,14 @@ class Arrow:
     path: str
     lines: list[tuple[float, float, str]]  # x, y, text
     tooltip: str
+    anchor: str = "middle"  # of the text
 
 
 @dataclass(frozen=True)
 class Picture:
     """What the template draws."""
 
+    name: str  # for ids
     width: float
     height: float
     cards: list[Card] = field(default_factory=list)
@@ -69,7 +73,7 @@ class Picture:
     legend: list[tuple[str, str]] = field(default_factory=list)  # colour, pool
 
 
-def draw(run: Run) -> Picture | None:
+def draw(run: Run, *, vertical: bool = False) -> Picture | None:
     """Geometry of the picture; None without a layout."""
     layout = run.layout
     if layout is None:
@@ -81,23 +85,44 @@ def draw(run: Run) -> Picture | None:
     chip_rows = max(-(-len(_chips_of(layout, i)) // _CHIPS_PER_ROW) for i in _stages(layout))
     height = HEAD + 14 + rows * LINE + 10 + chip_rows * (CHIP + 5) + 30
     cards = [
-        _card(layout, i, height, rows, colours, estimated, time)
+        _card(layout, i, _corner(i, height, vertical), height, rows, colours, estimated, time)
         for i, time in zip(_stages(layout), stage_times(run), strict=True)
     ]
-    arrows, depth = _arrows(run, layout, height)
-    width = len(cards) * CARD_WIDTH + (len(cards) - 1) * GAP + 4
+    crossings = sorted(_crossings(run, layout).items())
+    arrow = _arrow_down if vertical else _arrow_right
+    arrows = [arrow(source, target, tensors, height) for (source, target), tensors in crossings]
+    width, total_height = _extent(len(cards), height, [pair for pair, _ in crossings], vertical)
     legend = [
         (colours[pool], pool + (" (estimated)" if pool in estimated else "")) for pool in pools
     ]
-    return Picture(width, TOP + height + depth + 6, cards, arrows, legend)
+    name = "column" if vertical else "row"
+    return Picture(name, width, total_height, cards, arrows, legend)
 
 
 def _stages(layout: Layout) -> range:
     return range(len(layout.stages))
 
 
-def _left(stage: int) -> float:
-    return 2 + stage * (CARD_WIDTH + GAP)
+def _corner(stage: int, height: float, vertical: bool) -> tuple[float, float]:
+    if vertical:
+        return 2, TOP + stage * (height + GAP_BELOW)
+    return 2 + stage * (CARD_WIDTH + GAP), TOP
+
+
+def _extent(
+    num_cards: int, height: float, crossings: list[tuple[int, int]], vertical: bool
+) -> tuple[float, float]:
+    """Width and height of the picture, with what passes by the cards."""
+    passes = max((_passing(source, target) for source, target in crossings), default=0.0)
+    x, y = _corner(num_cards - 1, height, vertical)
+    aside, below = (passes + 90 if passes else 0, 0.0) if vertical else (0.0, passes)
+    return x + CARD_WIDTH + aside + 2, y + height + below + 6
+
+
+def _passing(source: int, target: int) -> float:
+    """How far from the cards an arrow runs that skips some."""
+    skipped = target - source - 1
+    return 34.0 * skipped + 24 if skipped else 0.0
 
 
 def _chips_of(layout: Layout, stage: int) -> list[tuple[str, str]]:
@@ -120,6 +145,7 @@ def _chips_of(layout: Layout, stage: int) -> list[tuple[str, str]]:
 def _card(
     layout: Layout,
     index: int,
+    corner: tuple[float, float],
     height: float,
     rows: int,
     colours: dict[str, str],
@@ -127,14 +153,13 @@ def _card(
     time: StageTime,
 ) -> Card:
     stage = layout.stages[index]
-    x = _left(index)
     names = list(stage.layers)
     hidden = ""
     if len(names) > _LAYERS_SHOWN:
         between = names[_LAYERS_SHOWN - 2 : -1]
         hidden = ", ".join(between)
         names = [*names[: _LAYERS_SHOWN - 2], f"… {len(between)} more", names[-1]]
-    top = TOP + HEAD + 14 + LINE * 0.7
+    top = HEAD + 14 + LINE * 0.7
     layers = [
         (
             top + i * LINE,
@@ -143,11 +168,11 @@ def _card(
         )
         for i, name in enumerate(names)
     ]
-    chips_top = TOP + HEAD + 14 + rows * LINE + 10
+    chips_top = HEAD + 14 + rows * LINE + 10
     step = (CARD_WIDTH - 24) / _CHIPS_PER_ROW
     chips = [
         Chip(
-            x + 12 + (i % _CHIPS_PER_ROW) * step,
+            12 + (i % _CHIPS_PER_ROW) * step,
             chips_top + (i // _CHIPS_PER_ROW) * (CHIP + 5),
             step - 4,
             text,
@@ -162,7 +187,7 @@ def _card(
     subtitle = f"stage {index} · {ranks} · {'/'.join(sorted(roles))}"
     times = "" if time.predicted is None else f"predicted {fmt.seconds(time.predicted)} per batch"
     return Card(
-        x,
+        *corner,
         height,
         colours[stage.pool],
         title,
@@ -170,48 +195,73 @@ def _card(
         layers,
         chips,
         times,
-        TOP + height - 12,
+        height - 12,
         time.binds,
     )
 
 
-def _arrows(run: Run, layout: Layout, height: float) -> tuple[list[Arrow], float]:
-    """Arrows between neighbours through the gap, others below the cards."""
-    arrows = []
-    depth = 0.0
-    for (source, target), tensors in sorted(_crossings(run, layout).items()):
-        total = sum(size for _, size in tensors)
-        tooltip = ", ".join(f"{name} ({fmt.size(size)})" for name, size in tensors)
-        tooltip = f"stage {source} → stage {target}, per sample: {fmt.shorten(tooltip, 800)}"
-        label = [fmt.shorten(name, 20) for name, _ in tensors[:_TENSORS_SHOWN]]
-        if len(tensors) > _TENSORS_SHOWN:
-            label.append(f"+ {len(tensors) - _TENSORS_SHOWN} more")
-        sizes = f"{fmt.size(total)}/sample" if total else ""
-        start, end = _left(source) + CARD_WIDTH, _left(target)
-        if target == source + 1:
-            y = TOP + height / 2
-            middle = (start + end) / 2
-            lines = [
-                (middle, y - 10 - 15 * (len(label) - 1 - i), text) for i, text in enumerate(label)
-            ]
-            lines += [(middle, y + 20, sizes)] if sizes else []
-            path = f"M{start + 6},{y} L{end - 9},{y}"
-        else:
-            level = 34.0 * (target - source - 1)
-            depth = max(depth, level + 24)
-            bottom = TOP + height
-            start, end = start - CARD_WIDTH / 3, end + CARD_WIDTH / 3
-            low = bottom + level + 22
-            path = f"M{start},{bottom + 4} C{start},{low} {end},{low} {end},{bottom + 9}"
-            text = ", ".join(label) + (f" · {sizes}" if sizes else "")
-            lines = [((start + end) / 2, bottom + 0.75 * (level + 22) + 14, text)]
-        arrows.append(Arrow(path, lines, tooltip))
-    return arrows, depth
+Tensors = list[tuple[str, float]]  # name, bytes per sample
 
 
-def _crossings(run: Run, layout: Layout) -> dict[tuple[int, int], list[tuple[str, float]]]:
+def _label(tensors: Tensors) -> tuple[list[str], str]:
+    """Names that are shown, and the bytes of a sample in all."""
+    names = [fmt.shorten(name, 20) for name, _ in tensors[:_TENSORS_SHOWN]]
+    if len(tensors) > _TENSORS_SHOWN:
+        names.append(f"+ {len(tensors) - _TENSORS_SHOWN} more")
+    total = sum(size for _, size in tensors)
+    return names, f"{fmt.size(total)}/sample" if total else ""
+
+
+def _tooltip(source: int, target: int, tensors: Tensors) -> str:
+    listed = ", ".join(f"{name} ({fmt.size(size)})" for name, size in tensors)
+    return f"stage {source} → stage {target}, per sample: {fmt.shorten(listed, 800)}"
+
+
+def _arrow_right(source: int, target: int, tensors: Tensors, height: float) -> Arrow:
+    """Between neighbours through the gap, others below the cards."""
+    names, sizes = _label(tensors)
+    start = _corner(source, height, False)[0] + CARD_WIDTH
+    end = _corner(target, height, False)[0]
+    tooltip = _tooltip(source, target, tensors)
+    if target == source + 1:
+        y = TOP + height / 2
+        middle = (start + end) / 2
+        lines = [(middle, y - 10 - 15 * (len(names) - 1 - i), text) for i, text in enumerate(names)]
+        lines += [(middle, y + 20, sizes)] if sizes else []
+        return Arrow(f"M{start + 6},{y} L{end - 9},{y}", lines, tooltip)
+    bottom = TOP + height
+    start, end = start - CARD_WIDTH / 3, end + CARD_WIDTH / 3
+    low = bottom + _passing(source, target) - 2
+    path = f"M{start},{bottom + 4} C{start},{low} {end},{low} {end},{bottom + 9}"
+    text = " · ".join(part for part in (", ".join(names), sizes) if part)
+    return Arrow(path, [((start + end) / 2, bottom + 0.75 * (low - bottom) + 14, text)], tooltip)
+
+
+def _arrow_down(source: int, target: int, tensors: Tensors, height: float) -> Arrow:
+    """Between neighbours through the gap, others to the right of the cards."""
+    names, sizes = _label(tensors)
+    x, start = _corner(source, height, True)
+    end = _corner(target, height, True)[1]
+    tooltip = _tooltip(source, target, tensors)
+    if target == source + 1:
+        middle = x + CARD_WIDTH / 3
+        y = (start + height + end) / 2
+        lines = [(middle + 12, y - 4, fmt.shorten(", ".join(names), 24))]
+        lines += [(middle + 12, y + 11, sizes)] if sizes else []
+        path = f"M{middle},{start + height + 4} L{middle},{end - 9}"
+        return Arrow(path, lines, tooltip, "start")
+    right = x + CARD_WIDTH
+    first, last = start + 0.7 * height, end + 0.3 * height
+    far = right + _passing(source, target)
+    path = f"M{right + 4},{first} C{far},{first} {far},{last} {right + 9},{last}"
+    text = fmt.shorten(sizes or ", ".join(names), 14)
+    place = right + 0.75 * (far - right) + 8
+    return Arrow(path, [(place, (first + last) / 2, text)], tooltip, "start")
+
+
+def _crossings(run: Run, layout: Layout) -> dict[tuple[int, int], Tensors]:
     """Tensors (name, bytes per sample) between each pair of stages; one copy per reading stage."""
-    crossings: dict[tuple[int, int], list[tuple[str, float]]] = {}
+    crossings: dict[tuple[int, int], Tensors] = {}
     stage_of = {layer: i for i, stage in enumerate(layout.stages) for layer in stage.layers}
     for tensor in run.profile.tensors if run.profile else ():
         source = stage_of.get(tensor.writer)

@@ -27,9 +27,13 @@ class RankRecord(Record):
     stage: int = 0
     component: int = 0
     host: str = ""
+    device: str = ""  # `cpu`, or an accelerator with its maker's name
     seconds: dict[str, float] = Field(default_factory=dict)
+    device_seconds: dict[str, float] = Field(default_factory=dict)  # of the device itself, by phase
     bytes_sent: Counts = Field(default_factory=dict)
     messages_sent: Counts = Field(default_factory=dict)
+    bytes_reduced: float = 0.0  # of dense gradients, handed to the allreduce
+    reductions: float = 0.0
     tables: dict[str, dict[str, float]] = Field(default_factory=dict)  # table → count → number
 
 

@@ -48,6 +48,37 @@ def runners_up(run: Run) -> list[RunnerUpRow]:
     return rows
 
 
+@dataclass(frozen=True)
+class TrialRow:
+    """One row of the table of trials."""
+
+    what: str
+    shape: str
+    predicted: float  # samples/s
+    tried: float | None
+    money: float | None  # of the whole job, as tried
+    spent: float
+    remark: str
+
+
+def trials(run: Run) -> list[TrialRow]:
+    """The plans that really ran before the job proper, in the order of their predictions."""
+    if run.planning is None:
+        return []
+    rows = []
+    for trial in run.planning.trials:
+        rate = trial.samples_per_second
+        below = rate is not None and rate < run.planning.floor
+        remarks = ["taken"] * trial.taken + ["below the floor"] * below
+        remarks += [trial.failed] if trial.failed else []
+        predicted = trial.plan.estimate.samples_per_second
+        text = ", ".join(remarks)
+        rows.append(
+            TrialRow(trial.what, shape(trial.plan), predicted, rate, trial.money, trial.spent, text)
+        )
+    return rows
+
+
 def stage_memory(run: Run) -> list[MemoryRow]:
     """Nothing, if the planner's list is of other stages than the layout's."""
     plan = run.layout.plan if run.layout else None

@@ -49,7 +49,7 @@ def _choices(run: Run) -> Table | None:
             row.shape,
             "–" if row.money is None else fmt.money(row.money),
             "–" if row.samples_per_second is None else fmt.rate(row.samples_per_second),
-            "–" if row.gap is None else fmt.percent(row.gap),
+            "–" if row.gap is None else fmt.gap(row.gap),
         )
         table.add_row(*(Text(cell) for cell in cells), style=style)
     if len(rows) > _ROWS_SHOWN:

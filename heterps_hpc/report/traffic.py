@@ -64,4 +64,28 @@ def flows(run: Run) -> list[Flow]:
                 source_pool != target_pool,
             )
         )
-    return sorted(found, key=lambda flow: -flow.total_bytes)
+    found += [_allreduce(run, stage, end(stage)[0]) for stage in sorted(set(stage_of.values()))]
+    moved = [flow for flow in found if flow.total_bytes]
+    return sorted(moved, key=lambda flow: -flow.total_bytes)
+
+
+def _allreduce(run: Run, stage: int, name: str) -> Flow:
+    """What the replicas of a stage send to sum dense gradients, if they sum in a ring.
+
+    2·(k−1)/k of the buffer by each of k ranks is the least that any algorithm needs.
+    """
+    assert run.summary is not None
+    ranks = [rank for rank in run.summary.ranks if rank.stage == stage]
+    busy = [rank for rank in ranks if rank.bytes_reduced]
+    share = 2 * (len(busy) - 1) / max(len(busy), 1)
+    total = share * sum(rank.bytes_reduced for rank in busy)
+    sums = max((rank.reductions for rank in busy), default=0.0)
+    return Flow(
+        name,
+        name,
+        "dense gradients, summed by allreduce",
+        total / run.summary.samples,
+        sums / max(run.summary.steps, 1),
+        total,
+        crosses_pools=False,
+    )

@@ -140,6 +140,10 @@ def planning() -> dict[str, Any]:
     return {
         "version": 1,
         "plan": CHOSEN.model_dump(mode="json"),
+        "outcome": [
+            "$0.00201 at 61,000 samples/s.",
+            "20 % below the floor it would cost 3.1 times less.",
+        ],
         "floor": 50_000.0,
         "best": 93_000.0,
         "num_placements": 12_345,

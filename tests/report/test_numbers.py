@@ -6,13 +6,17 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc import format as fmt
+from heterps_hpc.report import charts
 from heterps_hpc.report.inputs import Run, read_run
-from heterps_hpc.report.outcome import choices, prediction_error
+from heterps_hpc.report.outcome import choices, prediction_error, sentences
+from heterps_hpc.report.page import render
 from heterps_hpc.report.phases import OTHER, legend, rank_times, stage_times
-from heterps_hpc.report.spending import attempts, spending
+from heterps_hpc.report.spending import spending
 from heterps_hpc.report.traffic import flows
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.spending import attempts
 from tests.report.made_up import EPOCH, history, planning, summary, write_run
+from tests.report.reading import Page
 
 
 @pytest.fixture
@@ -32,7 +36,10 @@ def run(run_dir: RunDir) -> Run:
         (fmt.money(1234567.891), "$1,234,567.89"),
         (fmt.money(0.0020149), "$0.00201"),
         (fmt.money(0), "$0"),
-        (fmt.money(3e-9), "$3.00e-09"),
+        (fmt.money(3e-9), "< $0.000001"),
+        (fmt.more(0.204), "+20.4 %"),
+        (fmt.more(58.502), "60 ×"),
+        (fmt.gap(0.0), "0.0 %"),
         (fmt.rate(61_951.4), "61,951"),
         (fmt.rate(12.3456), "12.3"),
         (fmt.seconds(0.000012), "12.0 µs"),
@@ -113,6 +120,22 @@ def test_stages_are_judged_by_their_busiest_rank(run_dir: RunDir) -> None:
     assert (first.binds, last.binds) == (False, True)
 
 
+def test_an_accelerator_is_named_and_judged_by_its_own_seconds(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = summary()
+    device = {"device": "cuda:1 (A100)", "device_seconds": {"forward": 6.1, "backward": 6.1}}
+    data["ranks"][3] |= {"seconds": {"forward": 0.2, "wait gradients": 12.0}, **device}
+    run_dir.summary.write_text(json.dumps(data))
+    run = read_run(run_dir)
+    monkeypatch.setattr(charts, "available", lambda: False)
+    assert stage_times(run)[1].measured == pytest.approx(12.2 / 244)
+    assert [bar.device_busy for bar in rank_times(run)] == ["", "", "", "cuda:1 (A100): 76 % busy"]
+    text = Page(render(run)).text
+    assert "1 × cuda (A100)" in text
+    assert "rank 3 · dense · gpu · cuda:1 (A100): 76 % busy" in text
+
+
 def test_every_byte_is_counted_once(run: Run) -> None:
     sent = sum(
         amount
@@ -130,6 +153,22 @@ def test_every_byte_is_counted_once(run: Run) -> None:
     assert heaviest.crosses_pools
     assert heaviest.bytes_per_sample == pytest.approx(2 * 8.3e8 / 999_424)
     assert heaviest.messages_per_batch == pytest.approx(8)
+
+
+def test_the_allreduce_is_counted_as_a_ring_sends_it(run_dir: RunDir) -> None:
+    data = summary()
+    last = max(rank["stage"] for rank in data["ranks"])
+    replicas = [rank for rank in data["ranks"] if rank["stage"] == last]
+    for rank in replicas:
+        rank |= {"bytes_reduced": 1e6, "reductions": 244}
+    run_dir.summary.write_text(json.dumps(data))
+    found = [flow for flow in flows(read_run(run_dir)) if "allreduce" in flow.carries]
+    if len(replicas) == 1:  # one replica has nobody to send to
+        assert found == []
+        return
+    (flow,) = found
+    assert flow.total_bytes == pytest.approx(2 * (len(replicas) - 1) * 1e6)
+    assert flow.source == flow.target
 
 
 def test_choices_are_sorted_and_the_floor_decides(run_dir: RunDir) -> None:
@@ -151,3 +190,30 @@ def test_choices_are_sorted_and_the_floor_decides(run_dir: RunDir) -> None:
 
 def test_prediction_error_is_relative_to_the_prediction(run: Run) -> None:
     assert prediction_error(run) == pytest.approx(62 / 61 - 1)
+
+
+def test_each_start_is_paid_for_by_the_ranks_of_its_own_layout(run_dir: RunDir) -> None:
+    before = spending(read_run(run_dir))
+    assert before is not None
+    pools = [pool.pool for pool in before.pools]
+    lines = [
+        {"event": "launch", "time": EPOCH, "ranks": {pools[0]: 2}},
+        {"event": "start", "time": EPOCH},
+        {"event": "end", "time": EPOCH + 3600, "code": 3},
+        {"event": "planned_again", "time": EPOCH + 3600, "ranks": {pools[1]: 1}},
+        {"event": "start", "time": EPOCH + 3600},
+        {"event": "end", "time": EPOCH + 3 * 3600, "code": 0},
+    ]
+    run_dir.history.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = read_run(run_dir)
+    assert run.cluster is not None
+    spent = spending(run)
+    assert spent is not None
+    prices = {pool.name: pool.hourly_price for pool in run.cluster.pools}
+    assert [pool.money for pool in spent.pools] == [
+        pytest.approx(prices[pools[0]](2)),
+        pytest.approx(2 * prices[pools[1]](1)),
+    ]
+    assert f"Nodes were gone, so that the rest was planned again on 1 of {pools[1]}." in sentences(
+        run, spent
+    )

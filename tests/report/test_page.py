@@ -51,9 +51,10 @@ def test_says_what_a_reader_came_for(whole: RunDir) -> None:
     text = Page(whole.report.read_text()).text
     for expected in (
         "which is the certified optimum",
+        "20 % below the floor it would cost 3.1 times less.",
         "Predicted 61,000 samples/s, measured 62,000: +1.6 %.",
-        "none found as cheap a plan, 3 a more expensive one (greedy +34.3 % … gpu-only +367.7 %)",
-        "1 none that meets the floor",
+        "none found as cheap a plan, 3 a more expensive one (greedy +34.3 % … gpu-only 4.7 ×)",
+        "1 found no plan that meets the floor",
         "gpu (estimated)",
         "AUC 0.7375",
         "horovod",
@@ -79,9 +80,9 @@ def test_says_what_was_nearly_chosen_and_how_full_memory_is(whole: RunDir) -> No
 
 
 def test_memory_of_other_stages_is_not_shown(run: RunDir) -> None:
-    told = planning()
-    told["memory"], told["runners_up"] = told["memory"][:1], []
-    run.schedulers.write_text(json.dumps(told))
+    planned = planning()
+    planned["memory"], planned["runners_up"] = planned["memory"][:1], []
+    run.schedulers.write_text(json.dumps(planned))
     text = page_of(run).text
     assert "Memory of one rank" not in text
     assert "Nearly chosen" not in text
@@ -90,7 +91,8 @@ def test_memory_of_other_stages_is_not_shown(run: RunDir) -> None:
 def test_a_whole_run_lacks_nothing(whole: RunDir) -> None:
     page = Page(whole.report.read_text())
     assert "Not in this report" not in page.text
-    assert page.elements["svg"] == 2 + len(charts.NAMES)
+    # the plan in a row and in a column, the timeline, and the charts
+    assert page.elements["svg"] == 3 + len(charts.NAMES)
 
 
 def test_loads_nothing_and_runs_nothing(whole: RunDir) -> None:
@@ -275,6 +277,6 @@ def test_needs_neither_torch_nor_mpi(charted: RunDir) -> None:
 
 
 def test_made_up_values_are_valid() -> None:
-    """The fixture itself follows the nouns."""
+    """The fixture itself follows the value types."""
     assert job().train.batch_size == profile().batch_size
     assert {entry["scheduler"] for entry in planning()["alternatives"]} >= {"greedy", "gpu-only"}
