@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class Inputs:
             table,
             [slot.column for slot in recipe.slots] + [column.column for column in recipe.dense],
         )
-        return self._folded(features_of(table, recipe))
+        return self.folded(features_of(table, recipe))
 
     def keys(self, slot: str, values: Any) -> UInt64s:
         """The keys of some raw values of one slot."""
@@ -63,7 +63,12 @@ class Inputs:
         column = next(
             column for column in Recipe.model_validate(self.recipe).slots if column.slot == slot
         )
-        return self._fold(slot, keys_of_values(pa.array(values), column))
+        try:
+            return self._fold(slot, keys_of_values(pa.array(values), column))
+        except pa.ArrowInvalid as error:
+            raise UserError(
+                f"slot {slot!r}: values as in the training data are needed: {error}"
+            ) from None
 
     def rare_key(self, slot: str) -> int | None:
         """The key that stands for all categories too rare to have one, if there is one."""
@@ -95,14 +100,15 @@ class Inputs:
             if name not in table.column_names:
                 raise UserError(f"no column {name!r} to score; {nearest(name, table.column_names)}")
 
-    def _folded(self, rows: SampleRows) -> SampleRows:
+    def folded(self, rows: SampleRows) -> SampleRows:
+        """The same rows with their keys folded into `max_keys`, where the data was."""
         if self.max_keys is None:
             return rows
         slots = {
             name: Keys(self._fold(name, keys.keys), keys.offsets, keys.weights)
             for name, keys in rows.slots.items()
         }
-        return SampleRows(slots, rows.dense)
+        return replace(rows, slots=slots)
 
     def _fold(self, slot: str, keys: UInt64s) -> UInt64s:
         if self.max_keys is None:

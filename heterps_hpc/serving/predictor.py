@@ -19,6 +19,7 @@ from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, Layer, Model
 from heterps_hpc.models import build_model
 from heterps_hpc.serving.inputs import Inputs
+from heterps_hpc.serving.raw_files import rows_of_file
 from heterps_hpc.serving.score_module import ScoreModule, score_layers
 from heterps_hpc.serving.sorted_table import SortedTable
 from heterps_hpc.validation import nearest
@@ -82,15 +83,13 @@ class Predictor:
         """One number per row: the probability of a click where the model gives a logit (`raw` for
         the logit itself), else the model's own score.
 
-        `data` is a data set (or its directory), a pandas DataFrame, an Arrow table, or a mapping
-        from column name to values. Raw values become keys by the recipe that made the training
-        data; where there is none (generated data), columns hold the keys themselves.
+        `data` is a data set (or its directory), a CSV or Parquet file, a pandas DataFrame, an Arrow
+        table, or a mapping from column name to values. Raw values become keys by the recipe that
+        made the training data; where there is none (generated data), columns hold the keys.
         """
-        scores = [self.score_rows(rows) for rows in self._batches(data)]
+        scores = [self.score_rows(rows) for rows in self.batches(data)]
         joined = np.concatenate(scores) if scores else np.empty(0, np.float32)
-        if raw or not self.model.score_is_logit:
-            return joined
-        return 1 / (1 + np.exp(-joined))
+        return joined if raw or not self.model.score_is_logit else sigmoid(joined)
 
     def embedding(self, slot: str, values: Any, table: str | None = None) -> Floats:
         """The vectors of raw values (user or item ids) of a slot; zeros for unknown ones."""
@@ -159,15 +158,21 @@ class Predictor:
         known = self.tables[table].has(keys.keys)
         return Keys(np.where(known, keys.keys, np.uint64(rare)), keys.offsets, keys.weights)
 
-    def _batches(self, data: Any) -> Iterator[SampleRows]:
+    def batches(self, data: Any, delimiter: str = ",") -> Iterator[SampleRows]:
+        """What `predict` takes as batches of keys and numbers, with their ids where they have any;
+        `delimiter` is that of a CSV file."""
         if isinstance(data, str | Path):
+            path = Path(data)
+            data = rows_of_file(path, self.inputs, delimiter) if path.is_file() else path
+        if isinstance(data, Path):
             data = Dataset.open(data)
         if isinstance(data, Dataset):
             yield from self._dataset_batches(data)
             return
-        rows = self.inputs.rows(as_arrow(data))
-        for first in range(0, rows.num_rows, _ROWS_PER_BATCH):
-            yield rows.cut(first, min(first + _ROWS_PER_BATCH, rows.num_rows))
+        blocks = data if isinstance(data, Iterator) else [self.inputs.rows(as_arrow(data))]
+        for rows in blocks:
+            for first in range(0, rows.num_rows, _ROWS_PER_BATCH):
+                yield rows.cut(first, min(first + _ROWS_PER_BATCH, rows.num_rows))
 
     def _dataset_batches(self, dataset: Dataset) -> Iterator[SampleRows]:
         from heterps_hpc.dataset import ColumnSelection, Order, Reader
@@ -178,9 +183,10 @@ class Predictor:
             labels=False,
         )
         with Reader(dataset, Order(dataset, _ROWS_PER_BATCH, shuffle=False), wanted) as reader:
-            for _ in range(-(-dataset.manifest.num_rows // _ROWS_PER_BATCH)):
+            for first in range(0, dataset.manifest.num_rows, _ROWS_PER_BATCH):
                 batch = next(reader)
-                yield SampleRows(dict(batch.slots), batch.dense)
+                last = min(first + _ROWS_PER_BATCH, dataset.manifest.num_rows)
+                yield SampleRows(dict(batch.slots), batch.dense, ids=dataset.ids(first, last))
 
     def _slots(self) -> list[str]:
         names = [lookup.slot for layer in self._embeddings for lookup in layer.lookups]
@@ -190,6 +196,17 @@ class Predictor:
             if name.startswith(LENGTH_PREFIX)
         ]
         return [name for name in dict.fromkeys(names) if self.model.negative(name) is None]
+
+
+def load(run: Path | str, step: int | None = None) -> Predictor:
+    """A run's newest checkpoint (or that of a step), ready to score rows in this process."""
+    return Predictor.load(run, step)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Logits as probabilities."""
+    probabilities: Floats = 1 / (1 + np.exp(-logits))
+    return probabilities
 
 
 def as_arrow(data: Any) -> Any:

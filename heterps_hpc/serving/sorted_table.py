@@ -1,4 +1,4 @@
-"""Rows by key for scoring: sorted keys beside their vectors, found by binary search.
+"""Rows by key for scoring: sorted keys and their vectors, found by binary search.
 
 Two plain arrays, so that an export can be mapped from disk and looked up without loading it.
 """

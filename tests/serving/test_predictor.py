@@ -106,6 +106,8 @@ def test_embeddings_by_raw_ids(raw: Trained) -> None:
     assert vectors.shape == (3, 4)
     assert np.abs(vectors[:2]).min() > 0
     np.testing.assert_array_equal(vectors[2], 0)
+    with pytest.raises(UserError, match="slot 'item': values as in the training data"):
+        predictor.embedding("item", ["b3"])
     with pytest.raises(UserError, match="reads no slot 'users'"):
         predictor.embedding("users", ["x"])
 
