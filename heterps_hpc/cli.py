@@ -7,7 +7,7 @@ import io
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn, TextIO
 
 import typer
 
@@ -17,9 +17,8 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.stop_requests import StopAtOnce, StopRequested
 
 app = typer.Typer(
-    help="Train click-through networks on CPU and GPU partitions at once, at the least money.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -31,9 +30,29 @@ app.add_typer(data_app, name="data")
 JobFile = Annotated[Path, typer.Argument(help="The job file (YAML).", show_default=False)]
 RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 RunDirOption = Annotated[
-    Path | None, typer.Option("--run-dir", help="Run directory [runs/NAME beside the job file].")
+    Path | None, typer.Option("--run-dir", help="Run directory [runs/NAME next to the job file].")
 ]
 On = Annotated[str, typer.Option("--on", help="`local` (mpirun here) or `slurm`.")]
+
+MeasureAgain = Annotated[
+    bool, typer.Option("--measure-again", help="Even what was measured before for the same.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        _print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
+    ] = False,
+) -> None:
+    """Train click-through networks on CPU and GPU partitions at once, at the least money."""
 
 
 @app.command()
@@ -44,24 +63,64 @@ def run(
     resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint.")] = False,
     profile: Annotated[Path | None, typer.Option(help="Do not measure: use this file.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow a Slurm job to its end.")] = True,
+    measure_again: MeasureAgain = False,
 ) -> None:
     """Do all steps: data, measure, plan, launch, report."""
     from heterps_hpc.commands.run import run as run_job
 
-    _exit(run_job(job, run_dir, on, resume=resume, wait=wait, profile=profile))
+    _exit(
+        run_job(
+            job,
+            run_dir,
+            on,
+            resume=resume,
+            wait=wait,
+            profile=profile,
+            measure_again=measure_again,
+        )
+    )
 
 
 @app.command()
-def measure(job: JobFile, run_dir: RunDirOption = None, on: On = "local") -> None:
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where the files go.")] = Path(),
+    csv: Annotated[Path | None, typer.Option(help="Draft a recipe for this CSV file.")] = None,
+    delimiter: Annotated[str, typer.Option(help="Of the CSV file; `tab` for a tab.")] = ",",
+) -> None:
+    """Write a commented job.yaml and cluster.yaml to start from."""
+    from heterps_hpc.commands.init import init as write
+
+    for path in write(folder, csv, "\t" if delimiter == "tab" else delimiter):
+        _print(f"wrote {path}")
+
+
+@app.command()
+def measure(
+    job: JobFile,
+    run_dir: RunDirOption = None,
+    on: On = "local",
+    from_run: Annotated[
+        Path | None, typer.Option("--from", help="Start nothing: take the times of this run.")
+    ] = None,
+    measure_again: MeasureAgain = False,
+) -> None:
     """Time every layer on every pool with the code that trains; write profile.json."""
+    from heterps_hpc.commands.from_run import profile_from_run
     from heterps_hpc.commands.measure import measure as make
-    from heterps_hpc.commands.prepare import freeze, ready_data
+    from heterps_hpc.commands.prepare import freeze, model_of, ready_data
+    from heterps_hpc.commands.tasks import task
     from heterps_hpc.launch.launcher import launcher_for
 
     launcher = launcher_for(on)
     with freeze(job, run_dir, may_have_trained=True) as (spec, cluster, directory):
-        ready_data(spec)
-        make(spec, cluster, directory, launcher).save(directory.profile)
+        with task(directory, "data"):
+            data = ready_data(spec)
+        if from_run is None:
+            found = make(spec, cluster, directory, launcher, again=measure_again)
+        else:
+            found = profile_from_run(from_run)
+            found.check_model(model_of(spec, data))
+        found.save(directory.profile)
     _print(f"wrote {directory.profile}")
 
 
@@ -71,18 +130,34 @@ def plan(
     run_dir: RunDirOption = None,
     profile: Annotated[Path | None, typer.Option(help="A profile.json [of the run].")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Instead of the job's own.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="What if KEY=VALUE? Shows the difference, writes nothing."),
+    ] = None,
+    on: On = "local",
+    as_json: Json = False,
     print_sbatch: Annotated[bool, typer.Option(help="Print a batch script that fits.")] = False,
+    try_on: Annotated[
+        str | None, typer.Option(help="Try the best plans (plan.trial_runs): local or slurm.")
+    ] = None,
 ) -> None:
-    """Choose pools and ranks of least money for the throughput floor; write layout.json."""
+    """Choose pools and ranks that meet the goal at the lowest cost; write layout.json."""
     from heterps_hpc.commands.plan import plan as make
+    from heterps_hpc.commands.plan import what_if
     from heterps_hpc.commands.prepare import freeze
+    from heterps_hpc.launch.launcher import launcher_for
 
+    if set_:
+        what_if(job, set_, run_dir, profile, scheduler, as_json=as_json)
+        return
+    launcher, tried = launcher_for(on), None if try_on is None else launcher_for(try_on)
     with freeze(job, run_dir, may_have_trained=True) as (spec, cluster, directory):
         if scheduler is not None:
             chosen = spec.plan.model_copy(update={"scheduler": scheduler})
             spec = spec.model_copy(update={"plan": chosen})
-        layout = make(spec, cluster, directory, profile)
-    _print(f"wrote {directory.layout}")
+        layout = make(spec, cluster, directory, profile, on=launcher, try_on=tried, as_json=as_json)
+    if not as_json:
+        _print(f"wrote {directory.layout}")
     if print_sbatch:
         from heterps_hpc.launch.slurm.script import own_script
 
@@ -113,11 +188,38 @@ def launch(
 
 
 @app.command()
-def status(run_dir: RunDirectory) -> None:
+def status(run_dir: RunDirectory, as_json: Json = False) -> None:
     """Show where a run stands: state, progress, checkpoints, what each rank does."""
     from heterps_hpc.commands.status import status as show
 
-    show(run_dir)
+    show(run_dir, as_json=as_json)
+
+
+@app.command()
+def ls(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Where the runs are [runs].", show_default=False)
+    ] = None,
+    days: Annotated[float | None, typer.Option(help="Only runs of the last days.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List runs: state, quality, speed, money and date of each, and what they cost together."""
+    from heterps_hpc.commands.ls import ls as show
+
+    show(folder, days=days, as_json=as_json)
+
+
+@app.command()
+def compare(
+    run_dirs: Annotated[
+        list[Path], typer.Argument(help="Two or more run directories.", show_default=False)
+    ],
+    html: Annotated[Path | None, typer.Option(help="Also write a page to this file.")] = None,
+) -> None:
+    """Show runs next to each other: quality, money, and what differs in their jobs."""
+    from heterps_hpc.commands.compare import compare_runs
+
+    compare_runs(run_dirs, html)
 
 
 @app.command()
@@ -134,11 +236,12 @@ def cancel(
 @app.command()
 def doctor(
     need: Annotated[str, typer.Option(help="What must work: both, local or slurm.")] = "both",
+    as_json: Json = False,
 ) -> None:
     """Check Python, MPI, torch, Horovod, HDF5, the tables and Slurm; print how to fix each."""
     from heterps_hpc.commands.doctor import doctor as examine
 
-    _exit(examine(need))
+    _exit(examine(need, as_json=as_json))
 
 
 @app.command()
@@ -153,15 +256,20 @@ def report(run_dir: RunDirectory) -> None:
 @app.command()
 def predict(
     run_dir: RunDirectory,
-    data: Annotated[Path, typer.Option(help="The data set to score.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Scores, in sample order (HDF5).")] = Path("scores.h5"),
+    data: Annotated[
+        Path, typer.Option(help="A data set, or a CSV or Parquet file.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Scores: .csv, .parquet or .h5.")] = Path("scores.h5"),
     step: Annotated[int | None, typer.Option(help="A checkpoint's step [the newest].")] = None,
-    on: On = "local",
+    on: Annotated[
+        str, typer.Option(help="`local`, `slurm`, or `here`: in this process, as files always are.")
+    ] = "local",
+    delimiter: Annotated[str, typer.Option(help="Of a CSV file; `tab` for a tab.")] = ",",
 ) -> None:
-    """Score a data set with a run's checkpoint."""
+    """Score rows with a run's checkpoint."""
     from heterps_hpc.commands.predict import predict as score
 
-    _exit(score(run_dir, data, out, step, on))
+    _exit(score(run_dir, data, out, step, on, "\t" if delimiter == "tab" else delimiter))
 
 
 @app.command()
@@ -214,10 +322,11 @@ def data_info(
 
 @data_app.command("head")
 def data_head(path: Path, rows: Annotated[int, typer.Option(min=1)] = 5) -> None:
-    """The first rows."""
+    """The first rows, with raw values where the recipe knows the way back from keys."""
+    from data_prep.originals import Originals
     from heterps_hpc.dataset.show import head
 
-    head(path, rows)
+    head(path, rows, originals=Originals)
 
 
 @app.command(context_settings=_PASS_ON)
@@ -251,12 +360,25 @@ def _exit(code: int) -> None:
         raise typer.Exit(int(code))
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Logs to what is standard error at that moment: a live line draws itself below."""
+
+    @property
+    def stream(self) -> TextIO:
+        """Standard error."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: TextIO) -> None:
+        """It is always standard error."""
+
+
 def main() -> None:
     """Entry point of `heterps`: mistakes of the user and stops end in one line, not in a trace."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # in a POSIX locale no "→" may end a report
             stream.reconfigure(errors="replace")
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_StandardError()])
     try:
         with StopAtOnce():
             app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -65,6 +66,7 @@ class DataSpec(Value):
 
     train: FilePath  # the dataset to train on
     test: FilePath | None = None  # the dataset to evaluate on
+    label: str | None = None  # the label to learn, by name; else the first
     synthetic: SyntheticData | None = None  # generate the two, if they are not there
     shuffle: bool = True  # another order in every epoch, from the seed
     drop_last: bool = False  # leave out the last batch of an epoch if it is short
@@ -112,6 +114,7 @@ class DenseOptimizer(Value):
     momentum: NotNegativeFloat = 0.0
     clip_norm: PositiveFloat | None = None
     schedule: LearningRate = LearningRate()
+    compression: Literal["none", "fp16"] = "none"  # of gradients that replicas sum
 
 
 class TableOptions(Value):
@@ -119,6 +122,7 @@ class TableOptions(Value):
 
     num_partitions: Annotated[int, Field(gt=0, le=2**16)] = 64
     expected_rows: Positive | dict[str, Positive] | None = None  # of each table, or by its name
+    precision: Literal["float16", "bfloat16"] | None = None  # of vectors in memory; train.precision
     init: Literal["uniform", "normal", "zeros"] = "uniform"  # of new rows; how wide: the model says
     admit_after: Annotated[int, Field(gt=0, le=65_535)] = 1
     sketch_bytes: Annotated[int, Field(ge=8, le=2**32)] | None = None  # of each partition
@@ -178,9 +182,18 @@ class TrainSpec(Value):
     evaluate_at_end: bool = True
     init_from: FilePath | None = None
 
+    @model_validator(mode="after")
+    def _table_precision(self) -> Self:
+        if self.tables.precision is not None and self.precision == "float64":
+            raise ValueError(
+                f"`tables.precision` is {self.tables.precision}, but `precision` is float64; rows "
+                "of two bytes are computed with in float32: drop one of the two"
+            )
+        return self
+
     @property
     def dtype(self) -> Literal["float32", "float64"]:
-        """Type of rows, parameters and activations in memory (`bf16` computes in it, no more)."""
+        """Type of parameters and activations in memory, and of rows as they are computed with."""
         return "float64" if self.precision == "float64" else "float32"
 
     @field_validator("micro_batches")
@@ -193,26 +206,57 @@ class TrainSpec(Value):
 
 
 class Goal(Value):
-    """The throughput floor: absolute, or as a fraction of the best the cluster can do."""
+    """What the job must keep to, one limit or several: speed at the least money, or a budget."""
 
     min_samples_per_second: PositiveFloat | None = None
-    min_fraction_of_best: Annotated[float, Field(gt=0, le=1)] | None = None
+    min_fraction_of_best: Annotated[float, Field(gt=0, le=1)] | None = None  # of the fastest plan
+    max_hours: PositiveFloat | None = None  # of the run, start-up counted
+    deadline: datetime | None = None  # such as 2030-05-01 18:00; start-up and queue counted
+    max_money: PositiveFloat | None = None  # $ of training; alone: the fastest plan within it
+    startup_minutes: NotNegativeFloat = 1.0  # what max_hours and deadline count for it
+
+    @field_validator("deadline", mode="before")
+    @classmethod
+    def _a_day_ends_at_midnight(cls, value: object) -> object:
+        """YAML reads a time without seconds as text, and a day alone as a date."""
+        if isinstance(value, date) and not isinstance(value, datetime):
+            return datetime.combine(value, time.max).replace(microsecond=0)
+        return value
+
+    @field_validator("deadline")
+    @classmethod
+    def _local_time(cls, value: datetime | None) -> datetime | None:
+        return value.astimezone() if value is not None and value.tzinfo is None else value
 
     @model_validator(mode="after")
-    def _one_floor(self) -> Self:
-        if (self.min_samples_per_second is None) == (self.min_fraction_of_best is None):
-            raise ValueError(
-                "give exactly one of `min_samples_per_second` and `min_fraction_of_best`"
-            )
+    def _some_limit(self) -> Self:
+        if all(getattr(self, name) is None for name in self.limits()):
+            raise ValueError(f"give at least one of {', '.join(f'`{n}`' for n in self.limits())}")
         return self
+
+    def for_part(self, share: float) -> Self:
+        """The goal of a part of the job, which hours and money shrink with."""
+        shrinking = {"max_hours": self.max_hours, "max_money": self.max_money}
+        changed = {key: value * share for key, value in shrinking.items() if value is not None}
+        return self.model_copy(update=changed)
+
+    @classmethod
+    def limits(cls) -> tuple[str, ...]:
+        """The keys that limit something."""
+        return tuple(name for name in cls.model_fields if name != "startup_minutes")
 
 
 class PlanSpec(Value):
     """Which scheduler decides, and for how long it may think."""
 
     scheduler: str = "rl"  # docs/planning.md lists them
+    provisioning: Literal["least-money", "StaRatio", "StaPSRatio"] = "least-money"  # ranks
     seconds: PositiveFloat = 10.0  # that the scheduler may take
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    trial_runs: Annotated[int, Field(ge=0, le=20)] = 0  # plans that really run before one is taken
+    trial_seconds: Annotated[float, Field(gt=0, le=3600)] = 20.0  # of training, each
+    # then, and at every restart, the run's own times are planned from; never by default
+    replan_after_minutes: PositiveFloat | None = None
 
 
 class CheckpointSpec(Value):

@@ -16,7 +16,7 @@ class UserError(ValueError):
 
 
 class StartFailed(Exception):
-    """Ranks that a command needs for something else than training have failed."""
+    """Ranks that a command or a caller in Python needs have failed."""
 
     def __init__(self, message: str, code: ExitCode) -> None:
         super().__init__(message)

@@ -7,7 +7,9 @@ short line to a file opened for appending. The batch script appends lines of its
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import socket
 import time
@@ -20,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.rundir import RunDir
+
+log = logging.getLogger(__name__)
 
 Line = dict[str, Any]  # one event as it stands in the file
 
@@ -44,6 +48,7 @@ class Launched(Event):
     kind = "launch"
     on: str = "local"
     num_ranks: int = 0
+    ranks: dict[str, int] = Field(default_factory=dict)  # by pool
 
 
 class Submitted(Event):
@@ -99,10 +104,19 @@ class StopWanted(Event):
 
 
 class PlannedAgain(Event):
-    """Nodes are gone: there is a new layout for those that are left."""
+    """There is a new layout: nodes are gone, or the run's own times gave a cheaper one."""
 
     kind = "planned_again"
-    capacity: dict[str, int] = Field(default_factory=dict)
+    capacity: dict[str, int] = Field(default_factory=dict)  # ranks that the pools could give
+    ranks: dict[str, int] = Field(default_factory=dict)  # of the new layout, by pool
+    saving: float | None = None  # of the money that was left to spend; None: nodes were gone
+
+
+class LayoutChangeWanted(Event):
+    """A cheaper layout was found: the ranks are to save and end, and the run continues on it."""
+
+    kind = "layout_change"
+    running: bool = True  # else its ranks had ended and the job was queued again
 
 
 class Leaderless(Event):
@@ -126,6 +140,32 @@ class NodesLost(Event):
     job_id: int = 0
 
 
+class TaskBegan(Event):
+    """`heterps` works on something other than training: data, measure or plan."""
+
+    kind = "task"
+    task: str
+    part: str = ""  # such as: pool cpu with 2 ranks
+    number: int | None = None  # of this part, from 1
+    total: int | None = None  # parts
+
+
+class TaskEnded(Event):
+    """All parts of a task are done, or it failed."""
+
+    kind = "task_end"
+    task: str
+    seconds: float = 0.0
+
+
+class TrainingBegan(Event):
+    """The ranks are ready: from here on they train."""
+
+    kind = "training"
+    step: int = 0
+    total_steps: int = 0
+
+
 class PreflightPassed(Event):
     """The world is the one that the layout describes."""
 
@@ -133,6 +173,7 @@ class PreflightPassed(Event):
     mpi: str = ""
     free_bytes: dict[str, int] = Field(default_factory=dict)
     links: list[dict[str, Any]] = Field(default_factory=list)
+    devices: dict[str, str] = Field(default_factory=dict)  # accelerators that ranks see, by node
 
 
 class CheckpointSaved(Event):
@@ -187,6 +228,20 @@ class History:
         return self
 
     @property
+    def was_launched(self) -> bool:
+        """Whether ranks were started, or queued; a run may have been measured and planned only."""
+        return any(not isinstance(event, TaskBegan | TaskEnded) for event in self.events)
+
+    @property
+    def task(self) -> TaskBegan | None:
+        """What `heterps` works on, if it has not ended nor ranks were started since."""
+        last = next(
+            (e for e in reversed(self.events) if isinstance(e, TaskBegan | TaskEnded | Launched)),
+            None,
+        )
+        return last if isinstance(last, TaskBegan) else None
+
+    @property
     def newest_start(self) -> History:
         """The newest start and what followed."""
         return self.since(Started)
@@ -195,6 +250,12 @@ class History:
     def num_starts(self) -> int:
         """How often ranks were started since the user asked for it."""
         return len(self.since(Launched).of(Started))
+
+    @property
+    def num_restarts(self) -> int:
+        """How many of them count as restarts, and the first: a change of layout does not."""
+        changes = self.since(Launched).of(LayoutChangeWanted)
+        return self.num_starts - sum(change.running for change in changes)
 
     @property
     def stop_wanted(self) -> bool:
@@ -232,18 +293,30 @@ class History:
 
 def record(run: RunDir, event: Event) -> None:
     """Append one event."""
-    line = json.dumps(event.to_line())
+    line = json.dumps(event.to_line()).encode() + b"\n"
     try:
-        handle = os.open(run.history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        handle = os.open(run.history, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     except IsADirectoryError:
         raise UserError(
             f"{run.history}: is a directory, expected a file; move it away, or choose another run "
             "directory with --run-dir"
         ) from None
     try:
-        os.write(handle, line.encode() + b"\n")
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            line = b"\n" + line  # a full disk has cut the line before
+        if os.write(handle, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.history))
     finally:
         os.close(handle)
+
+
+def record_if_possible(run: RunDir, event: Event) -> None:
+    """Append an event that the run can do without: a full disk must not end it, nor its end."""
+    try:
+        record(run, event)
+    except OSError as error:
+        log.warning("%s: %s is not recorded: %s", run.history, event.kind, error.strerror)
 
 
 def read(run: RunDir) -> History:

@@ -32,8 +32,13 @@ class Beat(Value):
     step: int
     phase: str
     peer: int | None = None  # the rank it waits for
+    pass_done: int = 0  # batches of a pass over test data
+    pass_total: int = 0  # 0: no such pass
     at: float
     since: float
+    steps: int = 0  # that this start has trained
+    training_seconds: float = 0.0  # that they took, without evaluations and saves
+    seconds: dict[str, float] = Field(default_factory=dict)  # of them, by phase
 
     def describe(self, now: float, silent_after: float) -> str:
         """One line for people, such as: rank 3 sparse stage 0 on n1 waits for gradients of …"""

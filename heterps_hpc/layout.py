@@ -56,6 +56,7 @@ class Plan(Value):
     estimate: Estimate
     scheduler: str
     optimum_money: float | None = None
+    optimum_samples_per_second: float | None = None  # instead, if the goal is a budget alone
     gap: float | None = None
     gap_is_bound: bool = False  # the exact solver ran out of time: optimum_money is a lower bound
 
@@ -151,6 +152,11 @@ class Layout(Value):
         """World ranks of a stage, by replica."""
         members = [entry for entry in self.ranks if entry.stage == stage]
         return [entry.rank for entry in sorted(members, key=lambda entry: entry.replica)]
+
+    @property
+    def ranks_by_pool(self) -> dict[str, int]:
+        """How many ranks each pool has."""
+        return {part.pool: part.num_ranks for part in self.components}
 
     def reduces(self, rank: int) -> bool:
         """Whether a rank sums dense gradients with others of its stage."""

@@ -3,7 +3,7 @@
 A tensor is a matrix with one row per sample. A layer is either
 
 * an embedding: it has look-ups, each of which reads a slot in a table and writes a tensor
-  (several look-ups that write the same tensor are laid side by side in it), or
+  (several look-ups that write the same tensor are concatenated in it), or
 * dense: `make` builds a torch module, which is called with the tensors the layer reads.
 
 Some tensors come straight from the data set, and every stage reads its own rows of them:
@@ -52,7 +52,7 @@ class NegativeSlot:
 
 @dataclass(frozen=True)
 class Lookup:
-    """One slot read in one table. Pooling `none` keeps `max_keys` vectors side by side."""
+    """One slot read in one table. Pooling `none` keeps `max_keys` vectors, concatenated."""
 
     slot: str
     table: str

@@ -27,3 +27,6 @@ class Phase(StrEnum):
     EVALUATE = "evaluate"
     SAVE = "save"
     WAIT_FOR_SAVE = "wait for save"
+
+
+OUTSIDE_TRAINING = (Phase.EVALUATE, Phase.SAVE, Phase.WAIT_FOR_SAVE)

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from heterps_hpc.errors import UserError
@@ -17,7 +16,7 @@ _SECONDS_FOR_OLD_RANKS = 10.0  # ranks end with their launcher, but not in the s
 
 
 class RunDir:
-    """One directory per run: inputs frozen, outputs beside them."""
+    """One directory per run: inputs frozen, outputs next to them."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).resolve()
@@ -135,9 +134,23 @@ class RunDir:
         return self.path / "measured.json"
 
     @property
+    def measured_for(self) -> Path:
+        """Of a measurement: what it depended on, so that it is used again only for the same."""
+        return self.path / "measured_for.json"
+
+    @property
     def measured_links(self) -> Path:
         """Of a measurement: latency and bandwidth between pools."""
         return self.path / "links.json"
+
+    def trial(self, name: str) -> RunDir:
+        """The run directory of one plan that is tried before the job proper."""
+        return RunDir(self.path / "trials" / name)
+
+    @property
+    def tried(self) -> Path:
+        """Of a trial: its throughput."""
+        return self.path / "tried.json"
 
     @property
     def prediction(self) -> RunDir:
@@ -281,12 +294,7 @@ class RunLock:
                 )
             time.sleep(0.1)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._file is not None
         self._file.truncate(0)
         self._file.close()

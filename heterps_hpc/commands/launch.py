@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from heterps_hpc import events
+from heterps_hpc import format as fmt
+from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.prepare import held_run, refuse_mixing
 from heterps_hpc.events import Launched
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener, launcher_for
+from heterps_hpc.launch.launcher_output import is_for_people
+from heterps_hpc.launch.live_line import run_line
 from heterps_hpc.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -51,36 +55,47 @@ def preview(run_dir: Path, on: str) -> str:
 def start(launcher: Launcher, request: LaunchRequest, *, wait: bool = True) -> ExitCode:
     """Start the ranks, again after failures as often as the job allows; report how it ended."""
     from heterps_hpc.commands.plan import plan
+    from heterps_hpc.commands.replan import replanner_of
     from heterps_hpc.launch.restart_policy import run_with_restarts
     from heterps_hpc.layout_checks import check_cluster
 
     check_cluster(request.layout, request.cluster)
     run, num_ranks = request.run, request.layout.num_ranks
-    events.record(run, Launched(on=launcher.name, num_ranks=num_ranks))
+    ranks = request.layout.ranks_by_pool
+    events.record(run, Launched(on=launcher.name, num_ranks=num_ranks, ranks=ranks))
     if not wait:
         log.info("%s", launcher.submit(request))
         return ExitCode.DONE
-    listener = Listener(line=_print_line, progress=print_progress, state=log.info)
-    code = run_with_restarts(
-        launcher, request, listener, plan=lambda smaller: plan(request.job, smaller, run)
+    line = run_line(run)
+
+    def plan_again(smaller: Cluster) -> Layout:
+        with line.paused():
+            return plan(request.job, smaller, run)
+
+    listener = Listener(
+        line=_print_line,
+        progress=_print_evaluation,
+        state=log.info,
+        replanner=replanner_of(request),
     )
+    with line:
+        code = run_with_restarts(launcher, request, listener, plan=plan_again)
     _report_end(request, code)
     return code
 
 
-def print_progress(metrics: dict[str, Any]) -> None:
-    """One line of progress for people."""
-    if "step" not in metrics:
+def _print_evaluation(metrics: dict[str, Any]) -> None:
+    """Scores on test data stay on the screen; the progress of training is a line that changes."""
+    if metrics.get("kind") != "evaluation":
         return
-    parts = [f"step {metrics['step']:>6}"]
-    for name, form in (("loss", ".4f"), ("auc", ".4f"), ("samples_per_second", ",.0f")):
-        if isinstance(metrics.get(name), int | float):
-            parts.append(f"{name.replace('_per_', '/')} {metrics[name]:{form}}")
-    log.info("%s  %s", metrics.get("kind", "train"), "  ".join(parts))
+    names = {"auc": "AUC", "log_loss": "log loss"}
+    scores = [f"{text} {metrics[name]:.4f}" for name, text in names.items() if name in metrics]
+    log.info("%s", " · ".join([f"evaluation after step {fmt.count(metrics['step'])}", *scores]))
 
 
 def _print_line(line: str) -> None:
-    sys.stderr.write(line + "\n")
+    if is_for_people(line):
+        sys.stderr.write(line + "\n")
 
 
 def _report_end(request: LaunchRequest, code: ExitCode) -> None:

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
-from heterps_hpc import events
+from heterps_hpc import format as fmt
 from heterps_hpc.cluster import Cluster, Pool
+from heterps_hpc.commands.measured_before import dependencies, find, keep_key, key_of
 from heterps_hpc.commands.prepare import model_of
+from heterps_hpc.commands.short_run import start_short_run, without_extras
+from heterps_hpc.commands.tasks import Task, task
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.errors import StartFailed
-from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.failure import explain
-from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener
-from heterps_hpc.launch.stop_requests import StopRequested
+from heterps_hpc.launch.launcher import Launcher, LaunchRequest
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.model import Model
 from heterps_hpc.profile import Profile
@@ -34,38 +34,31 @@ PROGRAM = "heterps_hpc.runtime.measure.program"
 LINKS_PROGRAM = "heterps_hpc.runtime.measure.links"
 
 
-def measure(job: Job, cluster: Cluster, run: RunDir, launcher: Launcher) -> Profile:
-    """Times of every layer on every pool; pools with a data sheet are estimated from it."""
+def measure(
+    job: Job, cluster: Cluster, run: RunDir, launcher: Launcher, *, again: bool = False
+) -> Profile:
+    """Times of every layer on every pool; pools with a data sheet are estimated from it.
+
+    What was measured before for the same is not measured `again`, unless asked for.
+    """
     data = Dataset.open(job.data.train)
     model = model_of(job, data)
-    bench = _Bench(_short_job(job), cluster, model, run, launcher)
-    where = f"{os.uname().nodename} ({launcher.name})"
-    notes = [f"measured {time.strftime('%Y-%m-%d %H:%M')} on {where}"]
-    found: list[Measured] = []
-    for pool in cluster.pools:
-        if pool.data_sheet is not None:
-            continue
-        twin = _measured_before(pool, found, cluster) if launcher.one_machine else None
-        if twin is None:
-            found += [bench.pool(pool, *ranks) for ranks in starts(job, pool, launcher)]
-            continue
-        same = [one for one in found if one.pool == twin]
-        found += [one.model_copy(update={"pool": pool.name}) for one in same]
-        notes.append(f"pool {pool.name} is the same cores as {twin}: measured once")
-    if found:
-        profile = fit_profile(cluster, found, notes, one_machine=launcher.one_machine)
+    described = [pool for pool in cluster.pools if pool.data_sheet is not None]
+    measured = [pool for pool in cluster.pools if pool.data_sheet is None]
+    if measured:
+        with task(run, "measure") as working:
+            short = _short_job(job)
+            same = dependencies(short, model, data, launcher)
+            bench = _Bench(short, cluster, model, run, launcher, working, same, again)
+            profile = bench.profile(measured)
     else:  # every pool is described, not measured
         from heterps_hpc.runtime.measure.unmeasured import unmeasured_profile
 
         profile = unmeasured_profile(job, model, data)
-    if not launcher.one_machine:
-        measured = [pool for pool in cluster.pools if pool.data_sheet is None]
-        profile = with_links(profile, bench.links_between(measured))
-    sheets = [pool for pool in cluster.pools if pool.data_sheet is not None]
-    if sheets:
+    if described:
         from heterps_hpc.profiling.data_sheets import profile_from_sheets
 
-        profile = profile.merged(profile_from_sheets(profile, sheets))
+        profile = profile.merged(profile_from_sheets(profile, described))
     return profile
 
 
@@ -83,15 +76,16 @@ def starts(job: Job, pool: Pool, launcher: Launcher) -> list[tuple[int, int]]:
     return pairs if (1, 1) in pairs else [(1, 1), *pairs]
 
 
-def _measured_before(pool: Pool, found: Sequence[Measured], cluster: Cluster) -> str | None:
-    """A pool that is this one under another name: on one machine, pools of one device and rank
+def _twins(pools: Sequence[Pool]) -> dict[str, str]:
+    """Pools that are another one under a second name: on one machine, pools of one device and rank
     size are the same cores, and two measurements would only differ by noise."""
-    for one in found:
-        other = cluster.pool(one.pool)
-        same = (other.device, other.cores_per_rank, other.rank_limit)
-        if same == (pool.device, pool.cores_per_rank, pool.rank_limit):
-            return other.name
-    return None
+    first: dict[tuple[str, int, int], str] = {}
+    twins = {}
+    for pool in pools:
+        other = first.setdefault((pool.device, pool.cores_per_rank, pool.rank_limit), pool.name)
+        if other != pool.name:
+            twins[pool.name] = other
+    return twins
 
 
 @dataclass(frozen=True)
@@ -103,46 +97,95 @@ class _Bench:
     model: Model
     run: RunDir
     launcher: Launcher
+    working: Task
+    depends_on: dict[str, Any]
+    again: bool
 
-    def pool(self, pool: Pool, num_ranks: int, started: int) -> Measured:
+    def profile(self, pools: Sequence[Pool]) -> Profile:
+        """Measure pools, and on several machines the links between them; then fit."""
+        one_machine = self.launcher.one_machine
+        where = f"{os.uname().nodename} ({self.launcher.name})"
+        notes = [f"measured {time.strftime('%Y-%m-%d %H:%M')} on {where}"]
+        twins = _twins(pools) if one_machine else {}
+        distinct = [pool for pool in pools if pool.name not in twins]
+        pairs = [] if one_machine else self._linked(distinct)
+        tries = [
+            (pool, *ranks) for pool in distinct for ranks in starts(self.job, pool, self.launcher)
+        ]
+        found = []
+        total = len(tries) + len(pairs)
+        for number, (pool, num_ranks, started) in enumerate(tries, 1):
+            place = f"({distinct.index(pool) + 1} of {len(distinct)})"
+            ranks = fmt.plural(num_ranks, "rank")
+            self.working.part(f"pool {pool.name} {place} with {ranks}", number, total)
+            found.append(self.pool(pool, num_ranks, started, notes))
+        for name, twin in twins.items():
+            same = [one for one in found if one.pool == twin]
+            found += [one.model_copy(update={"pool": name}) for one in same]
+            notes.append(f"pool {name} is the same cores as {twin}: measured once")
+        links = []
+        for number, (here, there) in enumerate(pairs):
+            text = f"the link between {here.name} and {there.name}"
+            self.working.part(text, len(tries) + number + 1, total)
+            links.append(self.link(number, here, there, notes))
+        profile = fit_profile(self.cluster, found, notes, one_machine=one_machine)
+        return profile if one_machine else with_links(profile, links)
+
+    def pool(self, pool: Pool, num_ranks: int, started: int, notes: list[str]) -> Measured:
         """The times of a pool with so many ranks, of `started` that keep the node busy."""
         began = time.monotonic()
+        key = key_of(self.depends_on, [pool], num_ranks, started)
+        what = f"pool {pool.name} with {fmt.plural(num_ranks, 'rank')}"
+        before = self._before(key, self.run.measured.name, what, notes)
+        if before is not None:
+            return Measured.load(before.measured).model_copy(update={"pool": pool.name})
         index = [each.name for each in self.cluster.pools].index(pool.name)
         layers = tuple(layer.name for layer in self.model.layers)
         layout = self._bind(Stage(pool=pool.name, layers=layers, num_ranks=num_ranks))
         stage = Stage(pool=pool.name, layers=layers, num_ranks=started)
         busy = self._bind(stage, cluster=_wider(self.cluster, pool, started))
         folder = self.run.measurement(f"pool{index}-ranks{num_ranks}of{started}").create()
-        what = f"pool {pool.name!r} with {num_ranks} ranks"
         self._start(folder, layout, busy, PROGRAM, folder.measured, what)
+        keep_key(folder, key)
         found = Measured.load(folder.measured)
         log.info(
-            "measured pool %s with %d rank%s%s in %.0f s: %.0f samples/s",
-            pool.name,
-            num_ranks,
-            "" if num_ranks == 1 else "s",
+            "measured %s%s in %s: %s samples/s",
+            what,
             f" of {started} that ran at once" if started > num_ranks else "",
-            time.monotonic() - began,
-            self.job.train.batch_size / max(found.step_seconds, 1e-9),
+            fmt.clock(time.monotonic() - began),
+            fmt.rate(self.job.train.batch_size / max(found.step_seconds, 1e-9)),
         )
         return found
 
-    def links_between(self, pools: Sequence[Pool]) -> list[MeasuredLinks]:
-        """Ping and train between every two pools, as one small heterogeneous job each."""
-        if len(self.model.layers) < 2:
-            return []  # nothing can be cut, so nothing will travel
-        links: list[MeasuredLinks] = []
+    def _linked(self, pools: Sequence[Pool]) -> list[tuple[Pool, Pool]]:
+        """Pools that a cut of the model could lie between."""
+        return list(combinations(pools, 2)) if len(self.model.layers) > 1 else []
+
+    def _before(self, key: str, output: str, what: str, notes: list[str]) -> RunDir | None:
+        """A measurement for the very same, unless the user wants it made again."""
+        found = None if self.again else find(self.run, key, output)
+        if found is not None:
+            where = found.path.parent.parent
+            notes.append(f"{what}: measured before, in {where}")
+            log.info("%s: measured before, in %s (--measure-again measures it again)", what, where)
+        return found
+
+    def link(self, number: int, here: Pool, there: Pool, notes: list[str]) -> MeasuredLinks:
+        """Ping and train between two pools, as one small heterogeneous job."""
+        what = f"the link between pools {here.name} and {there.name}"
+        key = key_of(self.depends_on, [here, there])
+        before = self._before(key, self.run.measured_links.name, what, notes)
+        if before is not None:
+            return MeasuredLinks.load(before.measured_links)
         first, *rest = (layer.name for layer in self.model.layers)
-        for number, (here, there) in enumerate(combinations(pools, 2)):
-            layout = self._bind(
-                Stage(pool=here.name, layers=(first,), num_ranks=1),
-                Stage(pool=there.name, layers=tuple(rest), num_ranks=1),
-            )
-            folder = self.run.measurement(f"links{number}").create()
-            what = f"the link between pools {here.name!r} and {there.name!r}"
-            self._start(folder, layout, layout, LINKS_PROGRAM, folder.measured_links, what)
-            links.append(MeasuredLinks.load(folder.measured_links))
-        return links
+        layout = self._bind(
+            Stage(pool=here.name, layers=(first,), num_ranks=1),
+            Stage(pool=there.name, layers=tuple(rest), num_ranks=1),
+        )
+        folder = self.run.measurement(f"links{number}").create()
+        self._start(folder, layout, layout, LINKS_PROGRAM, folder.measured_links, what)
+        keep_key(folder, key)
+        return MeasuredLinks.load(folder.measured_links)
 
     def _bind(self, *stages: Stage, cluster: Cluster | None = None) -> Layout:
         return bind_plan(
@@ -157,21 +200,9 @@ class _Bench:
         self, run: RunDir, layout: Layout, started: Layout, program: str, output: Path, what: str
     ) -> None:
         """Start ranks that read `layout` and write `output`."""
-        with run.hold():
-            self.job.save(run.job)
-            self.cluster.save(run.cluster)
-            layout.save(run.layout)
-            output.unlink(missing_ok=True)
-            events.record(run, events.Launched(on=self.launcher.name, num_ranks=started.num_ranks))
-            request = LaunchRequest(run, started, self.job, self.cluster, program)
-            code = self.launcher.start(request, Listener(line=log.info))
-        stop = events.read(run).newest_start.last(events.StopWanted)
-        if stop is not None:
-            raise StopRequested(f"stopped ({stop.why}) while measuring {what}")
-        if code != ExitCode.DONE or not output.exists():
-            reason = (explain(run, code) or "nothing was written").splitlines()[0]
-            code = ExitCode.RANK_FAILED if code == ExitCode.DONE else code
-            raise StartFailed(f"measuring {what} failed: {reason}; see {run.logs}", code)
+        request = LaunchRequest(run, layout, self.job, self.cluster, program)
+        run.measured_for.unlink(missing_ok=True)
+        start_short_run(self.launcher, request, output, f"measuring {what}", started)
 
 
 def _wider(cluster: Cluster, pool: Pool, num_ranks: int) -> Cluster:
@@ -183,15 +214,6 @@ def _wider(cluster: Cluster, pool: Pool, num_ranks: int) -> Cluster:
 
 def _short_job(job: Job) -> Job:
     """The same training, but only a few steps and nothing besides them."""
-    train = job.train.model_copy(
-        update={
-            "steps": job.measure.warmup + job.measure.batches,
-            "metrics_every": 10**9,
-            "evaluate_every": None,
-            "evaluate_at_end": False,
-            "init_from": None,
-        }
-    )
-    launch = job.launch.model_copy(update={"max_restarts": 0, "time_limit_minutes": 10.0})
-    data = job.data.model_copy(update={"test": None})
-    return job.model_copy(update={"train": train, "launch": launch, "data": data})
+    short = without_extras(job, time_limit_minutes=10.0)
+    steps = job.measure.warmup + job.measure.batches
+    return short.model_copy(update={"train": short.train.model_copy(update={"steps": steps})})

@@ -2,32 +2,193 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from heterps_hpc.cluster import Cluster
-from heterps_hpc.commands.prepare import model_of, ready_data, samples_to_train
+from heterps_hpc.commands.prepare import (
+    default_run_dir,
+    model_of,
+    ready_data,
+    samples_to_train,
+)
+from heterps_hpc.commands.tasks import task
 from heterps_hpc.config import Job
+from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
-from heterps_hpc.layout import Layout
+from heterps_hpc.job_inputs import load_inputs
+from heterps_hpc.launch.launcher import Launcher, LaunchRequest
+from heterps_hpc.launch.live_line import LiveLine
+from heterps_hpc.layout import Layout, Plan
+from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir
 
+MAX_ROUNDS = 4  # of planning for a deadline and asking when that plan's job could start
 
-def plan(job: Job, cluster: Cluster, run_dir: RunDir, profile_file: Path | None = None) -> Layout:
-    """Decide, write layout.json and planning.json, print the table."""
-    from heterps_hpc.plan.planner import layout_from, make_plan
-    from heterps_hpc.plan.terminal import show
 
-    dataset = ready_data(job)
-    model = model_of(job, dataset)
-    if profile_file is None and not run_dir.profile.exists():
-        raise UserError(
-            f"{run_dir.path}: no profile yet; run `heterps measure JOB` first, or give `--profile`"
-        )
-    profile = Profile.load(profile_file or run_dir.profile)
-    result = make_plan(job, cluster, profile, model, samples_to_train(job, dataset))
-    layout = layout_from(result, job, cluster, profile, model)
+def plan(
+    job: Job,
+    cluster: Cluster,
+    run_dir: RunDir,
+    profile_file: Path | None = None,
+    *,
+    on: Launcher | None = None,
+    try_on: Launcher | None = None,
+    as_json: bool = False,
+) -> Layout:
+    """Decide, write layout.json and planning.json, print the result.
+
+    For a deadline the queue of `on` counts. With `try_on`, plans are tried there first if the job
+    says so; the layout is written last, so that a command that was stopped meanwhile continues
+    with the trials that are left.
+    """
+    profile = _profile(profile_file or run_dir.profile)
+    ready_data(job)
+    with task(run_dir, "plan", f"with {job.plan.scheduler}"):
+        result, layout = _in_time(job, cluster, profile, run_dir, on)
+    if try_on is not None and job.plan.trial_runs:
+        result, layout = _tried(result, job, cluster, run_dir, profile, try_on)
     result.save(run_dir.schedulers)
     layout.save(run_dir.layout)
-    show(result, layout)
+    _print(result, layout, as_json=as_json)
     return layout
+
+
+def what_if(
+    job_file: Path,
+    settings: Sequence[str],
+    run_dir: Path | None = None,
+    profile_file: Path | None = None,
+    scheduler: str | None = None,
+    *,
+    as_json: bool = False,
+) -> None:
+    """Plan with some keys changed, and print the difference to the plan without; write nothing."""
+    from heterps_hpc.plan.difference import show_difference
+
+    always = [] if scheduler is None else [f"plan.scheduler={scheduler}"]
+    job, cluster = load_inputs(job_file, always)
+    changed, other = load_inputs(job_file, [*always, *settings])
+    profile = _profile(profile_file or _measured(job_file, job, run_dir).profile)
+    with _at_work("planning as it is"):
+        try:
+            before, refusal = decide(job, cluster, profile)[0], ""
+        except UserError as error:
+            before, refusal = None, str(error)
+    with _at_work("planning with the change"):
+        after, layout = decide(changed, other, profile)
+    if as_json:
+        old = None if before is None else before.model_dump(mode="json")
+        new = after.model_dump(mode="json")
+        answer = {"set": list(settings), "before": old, "after": new}
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        return
+    _print(after, layout, as_json=False)
+    show_difference(before, refusal, after, settings)
+
+
+def decide(
+    job: Job,
+    cluster: Cluster,
+    profile: Profile,
+    *,
+    start: datetime | None = None,
+    num_done: float = 0.0,
+) -> tuple[PlanningResult, Layout]:
+    """The plan of a job and its layout; `start` and `num_done` as `make_plan` has them."""
+    from heterps_hpc.plan.planner import layout_from, make_plan
+
+    dataset = Dataset.open(job.data.train)
+    model, num_samples = model_of(job, dataset), samples_to_train(job, dataset)
+    result = make_plan(
+        job, cluster, profile, model, num_samples, start=start, num_done=min(num_done, num_samples)
+    )
+    return result, layout_from(result, job, cluster, profile, model)
+
+
+def _in_time(
+    job: Job, cluster: Cluster, profile: Profile, run: RunDir, launcher: Launcher | None
+) -> tuple[PlanningResult, Layout]:
+    """The plan of a run; for a deadline one whose job can start early enough.
+
+    When a job can start depends on its size, which is the plan's: so plan, ask, and plan again
+    with the time that is left then.
+    """
+    saved, start = run.saved_steps(), None
+    num_done = saved[-1] * job.train.batch_size if saved else 0
+    for _ in range(MAX_ROUNDS):
+        result, layout = decide(job, cluster, profile, start=start, num_done=num_done)
+        if job.goal.deadline is None or launcher is None:
+            return result, layout
+        start = launcher.expected_start(LaunchRequest(run, layout, job, cluster))
+        needed = timedelta(hours=result.plan.estimate.hours, minutes=job.goal.startup_minutes)
+        if start is None or start + needed <= job.goal.deadline:
+            return result, layout
+    raise UserError(
+        f"goal.deadline is {job.goal.deadline:%Y-%m-%d %H:%M}, but a job of this size could start "
+        f"at {start:%Y-%m-%d %H:%M} only, and so could every other that was tried; choose a later "
+        "one, or other partitions"
+    )
+
+
+def _tried(
+    result: PlanningResult,
+    job: Job,
+    cluster: Cluster,
+    run_dir: RunDir,
+    profile: Profile,
+    launcher: Launcher,
+) -> tuple[PlanningResult, Layout]:
+    """The result with the plan that was best when it and its runners-up really ran."""
+    from heterps_hpc.commands.trials import Trials, with_trials
+    from heterps_hpc.plan.given import rate_stages
+    from heterps_hpc.plan.planner import layout_from
+
+    dataset = Dataset.open(job.data.train)
+    model, num_samples = model_of(job, dataset), samples_to_train(job, dataset)
+
+    def bind(chosen: Plan) -> Layout:
+        of_plan = result.model_copy(update={"plan": chosen})
+        return layout_from(of_plan, job, cluster, profile, model)
+
+    trials = Trials(job, cluster, run_dir, launcher).try_all(result, bind)
+    taken = next(trial.plan for trial in trials if trial.taken)
+    _, memory = rate_stages(job, cluster, profile, taken.stages, num_samples)
+    found = with_trials(result, trials, memory)
+    return found, bind(found.plan)
+
+
+def _profile(file: Path) -> Profile:
+    if not file.exists():
+        raise UserError(
+            f"{file}: no profile yet; run `heterps measure JOB` first, or give `--profile`"
+        )
+    return Profile.load(file)
+
+
+def _measured(job_file: Path, job: Job, run_dir: Path | None) -> RunDir:
+    """The run directory of a job that has a profile: the next one's, or the last one's."""
+    if run_dir is not None:
+        return RunDir(run_dir)
+    coming = RunDir(default_run_dir(job_file, job))
+    last = RunDir(default_run_dir(job_file, job, resume=True))
+    return last if last.profile.exists() and not coming.profile.exists() else coming
+
+
+def _at_work(what: str) -> LiveLine:
+    began = time.monotonic()
+    return LiveLine(lambda: (what, f"{time.monotonic() - began:.0f} s"))
+
+
+def _print(result: PlanningResult, layout: Layout, *, as_json: bool) -> None:
+    from heterps_hpc.plan.terminal import show
+
+    if as_json:
+        sys.stdout.write(result.to_json())
+    else:
+        show(result, layout)

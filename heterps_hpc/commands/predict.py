@@ -1,10 +1,14 @@
-"""`heterps predict`: scores for a data set from a run's checkpoint."""
+"""`heterps predict`: scores for rows from a run's checkpoint, by its ranks or in this process."""
 
 from __future__ import annotations
 
 import logging
-import shutil
 from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
 
 from heterps_hpc.checkpoint import Checkpoint, newest
 from heterps_hpc.checkpoint.store import directory_of
@@ -15,41 +19,86 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest, Listener, launcher_for
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.serving.score_file import Columns, ScoreFile
 
 log = logging.getLogger(__name__)
 
 PROGRAM = "heterps_hpc.runtime.predict"
 
 
-def predict(run_dir: Path, data: Path, out: Path, step: int | None, on: str) -> ExitCode:
-    """Start the run's own layout as a scoring job and move its scores to `out`."""
+def predict(
+    run_dir: Path, data: Path, out: Path, step: int | None, on: str, delimiter: str = ","
+) -> ExitCode:
+    """By ranks, or in this process: files always, data sets `--on here`."""
+    if not data.is_file() and on != "here":
+        return predict_by_ranks(run_dir, data, out, step, on)
+    if on == "slurm":
+        raise UserError(
+            f"{data}: a file is scored in this process, not on Slurm; drop --on, or make a data "
+            "set of it with `heterps prepare`"
+        )
+    predict_here(run_dir, data, out, step, delimiter)
+    return ExitCode.DONE
+
+
+def predict_by_ranks(run_dir: Path, data: Path, out: Path, step: int | None, on: str) -> ExitCode:
+    """Start the run's own layout as a scoring job and write its scores to `out`."""
     launcher = launcher_for(on)
     job, cluster, run = thaw(run_dir)
-    if out.exists():
-        raise UserError(f"{out}: exists already; choose another file with --out")
-    Dataset.open(data)
+    dataset = Dataset.open(data)
     checkpoint = _checkpoint(run, step)
-    scoring_run = run.prediction.create()
-    scoring = job.model_copy(
-        update={
-            "data": job.data.model_copy(update={"test": data.resolve()}),
-            "train": job.train.model_copy(update={"init_from": checkpoint.path}),
-            "launch": job.launch.model_copy(update={"max_restarts": 0}),
-        }
-    )
-    layout = Layout.load(run.layout)
-    with scoring_run.hold():
-        scoring.save(scoring_run.job)
-        cluster.save(scoring_run.cluster)
-        layout.save(scoring_run.layout)
-        scoring_run.scores.unlink(missing_ok=True)
-        request = LaunchRequest(scoring_run, layout, scoring, cluster, PROGRAM)
-        code = launcher.start(request, Listener(line=log.info))
+    with ScoreFile.create(out) as file:
+        scoring_run = run.prediction.create()
+        scoring = job.model_copy(
+            update={
+                "data": job.data.model_copy(update={"test": data.resolve()}),
+                "train": job.train.model_copy(update={"init_from": checkpoint.path}),
+                "launch": job.launch.model_copy(update={"max_restarts": 0}),
+            }
+        )
+        layout = Layout.load(run.layout)
+        with scoring_run.hold():
+            scoring.save(scoring_run.job)
+            cluster.save(scoring_run.cluster)
+            layout.save(scoring_run.layout)
+            scoring_run.scores.unlink(missing_ok=True)
+            request = LaunchRequest(scoring_run, layout, scoring, cluster, PROGRAM)
+            code = launcher.start(request, Listener(line=log.info))
+        if code == ExitCode.DONE:
+            with h5py.File(scoring_run.scores) as scores:
+                columns = {name: scores[name][:] for name in scores}
+            file.append(_with_ids(columns, dataset.ids()))
     if code == ExitCode.DONE:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(scoring_run.scores, out)
+        scoring_run.scores.unlink()
         log.info("scores of step %d in %s", checkpoint.step, out)
     return code
+
+
+def predict_here(run_dir: Path, data: Path, out: Path, step: int | None, delimiter: str) -> None:
+    """Score a data set or a file of raw rows in this process, without MPI, a batch at a time."""
+    from heterps_hpc.serving.predictor import Predictor, sigmoid
+
+    with ScoreFile.create(out) as file:
+        predictor = Predictor.load(run_dir, step)
+        first = 0
+        for rows in predictor.batches(data, delimiter):
+            scores = predictor.score_rows(rows)
+            columns: dict[str, NDArray[Any]] = {
+                "sample_id": np.arange(first, first + rows.num_rows),
+                "score": scores.astype(np.float32),
+            }
+            if predictor.model.score_is_logit:
+                columns["probability"] = sigmoid(scores).astype(np.float32)
+            file.append(_with_ids(columns, rows.ids))
+            first += rows.num_rows
+        if first == 0:
+            raise UserError(f"{data}: it has no rows to score")
+    log.info("%d scores of step %d in %s", first, predictor.step, out)
+
+
+def _with_ids(columns: Columns, ids: NDArray[np.object_] | None) -> Columns:
+    """The user's own name of each row first, where there is one."""
+    return columns if ids is None else {"id": ids, **columns}
 
 
 def _checkpoint(run: RunDir, step: int | None) -> Checkpoint:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from heterps_hpc import events
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
+from heterps_hpc.job_inputs import cluster_of, load_inputs
 from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
@@ -23,15 +25,21 @@ _CHECKED_BYTES = 1 << 30  # about a second to read and hash: below 1 % of a job 
 
 @contextmanager
 def freeze(
-    job_file: Path, run_dir: Path | None, *, resume: bool = False, may_have_trained: bool = False
+    source: Path | Job,
+    run_dir: Path | None,
+    *,
+    resume: bool = False,
+    may_have_trained: bool = False,
 ) -> Iterator[tuple[Job, Cluster, RunDir]]:
     """Validate the job and its cluster, and keep copies in the run directory while it is ours.
 
     In this order: a run that is refused must not have changed the run that it was refused for.
     """
-    job = Job.load(job_file)
-    cluster = Cluster.this_machine() if job.cluster is None else Cluster.load(job.cluster)
-    run = RunDir(run_dir or default_run_dir(job_file, job, resume=resume)).create()
+    if isinstance(source, Path):
+        job, cluster = load_inputs(source)
+    else:
+        job, cluster = source, cluster_of(source)
+    run = RunDir(run_dir or default_run_dir(source, job, resume=resume)).create()
     with _held(run):
         refuse_mixing(run, resume or may_have_trained)
         job.save(run.job)
@@ -80,16 +88,17 @@ def thaw(run_dir: Path) -> tuple[Job, Cluster, RunDir]:
     return Job.parse_saved(directory.job), Cluster.load(directory.cluster), directory
 
 
-def default_run_dir(job_file: Path, job: Job, *, resume: bool = False) -> Path:
-    """Beside the job file: runs/NAME, then runs/NAME-2 …; the first that has not trained yet.
+def default_run_dir(source: Path | Job, job: Job, *, resume: bool = False) -> Path:
+    """Next to the job file: runs/NAME, then runs/NAME-2 …; the first that has not trained yet.
 
-    To resume, the last one that has.
+    Without a file, in the working directory. To resume, the last one that has.
     """
     plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in job.name).strip(".") or "job"
-    first = job_file.resolve().parent / "runs" / plain
+    folder = source.resolve().parent if isinstance(source, Path) else Path.cwd()
+    first = folder / "runs" / plain
     number = 1
     last, path = first, first
-    while RunDir(path).history.exists():
+    while events.read(RunDir(path)).was_launched:
         number += 1
         last, path = path, first.with_name(f"{plain}-{number}")
     return last if resume else path

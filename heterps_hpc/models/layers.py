@@ -37,7 +37,7 @@ __all__ = [  # what users' own models import
 
 
 class _LinearOfParts(torch.autograd.Function):
-    """A linear layer over inputs side by side, without laying them side by side in memory.
+    """A linear layer over concatenated inputs, without concatenating them in memory.
 
     One matrix product per part, on a slice of the weights. `cat` would copy all pooled rows once
     forward and once backward, which a wide embedding feels.
@@ -70,7 +70,7 @@ class _LinearOfParts(torch.autograd.Function):
 
 
 def linear_of_parts(linear: nn.Linear, parts: tuple[Tensor, ...]) -> Tensor:
-    """A linear layer over matrices side by side."""
+    """A linear layer over concatenated matrices."""
     if len(parts) == 1:
         values: Tensor = linear(parts[0])
         return values
@@ -86,7 +86,7 @@ def linear_of_parts(linear: nn.Linear, parts: tuple[Tensor, ...]) -> Tensor:
 
 
 class Fc(nn.Module):
-    """Fully connected layer over its inputs side by side, then ReLU and dropout if wanted."""
+    """Fully connected layer over its concatenated inputs, then ReLU and dropout if wanted."""
 
     def __init__(self, in_width: int, out_width: int, relu: bool = True, dropout: float = 0.0):
         super().__init__()
@@ -124,7 +124,7 @@ class SharedFc(nn.Module):
         self.relu = relu
 
     def forward(self, item: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-        """Both as matrices; the negatives of a sample lie side by side in its row."""
+        """Both as matrices; the negatives of a sample lie one after another in its row."""
         num_rows = item.shape[0]
         stacked = torch.cat([item, negatives.reshape(num_rows * self.num_negatives, -1)])
         values = self.linear(stacked)

@@ -74,7 +74,7 @@ def _user_tower(chosen: MatchNetParameters, in_width: int, schema: SchemaLike) -
 
 
 def _item_tower(chosen: MatchNetParameters, in_width: int) -> list[Layer]:
-    """The same weights for the item and for its negatives, so both travel side by side."""
+    """The same weights for the item and for its negatives, so both travel together."""
     layers = []
     suffix = ""
     for number, width in enumerate([*chosen.item_hidden, chosen.tower_width], start=1):

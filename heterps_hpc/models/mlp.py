@@ -105,7 +105,7 @@ def tables_of(
 def lookups_of(
     slots: Sequence[str], writes: str, pooling: Any = "sum", prefix: str = ""
 ) -> tuple[Lookup, ...]:
-    """Each slot read in the table named after it, side by side in one tensor."""
+    """Each slot read in the table named after it, concatenated in one tensor."""
     return tuple(Lookup(slot, f"{prefix}{slot}", writes, pooling) for slot in slots)
 
 
@@ -145,7 +145,7 @@ def fc(
     dropout: float = 0.0,
     relu: bool = True,
 ) -> Layer:
-    """One fully connected layer over what it reads side by side."""
+    """One fully connected layer over what it reads, concatenated."""
 
     def make() -> Any:
         from heterps_hpc.models.layers import Fc

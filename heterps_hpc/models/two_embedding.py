@@ -1,6 +1,6 @@
 """two_embedding: a second, small embedding joins in the middle of the dense layers.
 
-It is the model that tells whether a scheduler and a runtime cope with tables in a later stage.
+It is the model that shows whether a scheduler and a runtime cope with tables in a later stage.
 """
 
 from __future__ import annotations

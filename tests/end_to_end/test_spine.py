@@ -9,11 +9,16 @@ import h5py
 import pytest
 import yaml
 
+import heterps_hpc as hp
 from heterps_hpc.layout import Layout
+from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import Profile
 from heterps_hpc.profiling.measurement import Measured
+from heterps_hpc.report.inputs import read_run
+from heterps_hpc.report.spending import spending
 from heterps_hpc.rundir import RunDir
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine measures and trains slowly
 JOB = {
     "name": "spine",
     "model": {"name": "ctrdnn", "embedding_dim": 8, "hidden": [32, 16]},
@@ -25,7 +30,7 @@ JOB = {
     "train": {"batch_size": 256, "micro_batches": 2, "metrics_every": 5},
     "goal": {"min_fraction_of_best": 0.3},
     "cluster": "cluster.yaml",
-    "plan": {"scheduler": "rl", "seconds": 2},
+    "plan": {"scheduler": "rl", "seconds": 2, "trial_runs": 2, "trial_seconds": 0.5},
     "measure": {"batches": 4, "warmup": 2, "rank_counts": [1]},
     "launch": {"oversubscribe": True, "time_limit_minutes": 2},
 }
@@ -35,7 +40,7 @@ CLUSTER = {"pools": [POOL | {"name": "cpu"}, POOL | {"name": "gpu", "price_per_h
 
 def heterps(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "heterps_hpc.cli", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,19 @@ def test_every_step_leaves_its_file(run: RunDir) -> None:
     assert json.loads(run.trace.read_text())["traceEvents"]
 
 
+def test_plans_were_tried_before_one_was_taken(run: RunDir) -> None:
+    result = PlanningResult.load(run.schedulers)
+    assert [trial.taken for trial in result.trials].count(True) == 1
+    assert len(result.trials) == len(list(run.path.glob("trials/*/summary.json"))) == 2
+    for trial in result.trials:
+        assert trial.samples_per_second is not None
+        assert trial.spent > 0
+    assert "Tried before the job" in run.report.read_text()
+    spent = spending(read_run(run))
+    assert spent is not None
+    assert spent.money > spent.trials > 0
+
+
 def test_layers_do_not_take_longer_than_the_step(run: RunDir) -> None:
     """Nothing may be counted twice, however micro-batches alternate."""
     files = list(run.path.glob("measure/*/measured.json"))
@@ -86,9 +104,30 @@ def test_a_finished_directory_is_not_overwritten(folder: Path, run: RunDir) -> N
 def test_scores_of_the_checkpoint_come_in_sample_order(folder: Path, run: RunDir) -> None:
     done = heterps(folder, "predict", "run", "--data", "data/test", "--out", "scores.h5")
     assert done.returncode == 0, done.stderr
+    assert not (folder / "run" / "predict" / "scores.h5").exists()
     with h5py.File(folder / "scores.h5") as file:
         assert list(file["sample_id"][:]) == list(range(1000))
         assert ((file["probability"][:] > 0) & (file["probability"][:] < 1)).all()
+
+
+def test_the_same_from_python(
+    folder: Path, run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mapping instead of a file; its paths count from the working directory."""
+    monkeypatch.chdir(folder)
+    train = {**JOB["train"], "steps": 4, "evaluate_at_end": False}
+    job = {**JOB, "name": "notebook", "train": train, "plan": {"scheduler": "greedy"}}
+    planned = hp.plan(job, profile=run.profile)
+    done = hp.run(job, profile=run.profile)
+    assert done.path == folder / "runs" / "notebook"
+    assert done.layout.plan is not None
+    assert done.layout.plan.stages == planned.plan.stages == done.planning.plan.stages
+    assert done.summary["steps"] == 4
+    assert {record["kind"] for record in done.metrics} == {"train"}
+    assert len(done.load().predict("data/test")) == 1000
+    assert "<iframe srcdoc=" in hp.report(done)._repr_html_()
+    with pytest.raises(hp.UserError, match="min_fraction_of_bes"):
+        hp.plan({**job, "goal": {"min_fraction_of_bes": 1}})
 
 
 def test_a_dry_run_prints_the_command(folder: Path, run: RunDir) -> None:
@@ -104,6 +143,10 @@ def test_a_dry_run_prints_the_command(folder: Path, run: RunDir) -> None:
         (("run", "job.yaml", "--on", "moon"), "valid: local, slurm"),
         (("launch", "data"), "not a run directory"),
         (("predict", "run", "--data", "nowhere", "--out", "other.h5"), "nowhere"),
+        (
+            ("predict", "run", "--data", "data/test", "--out", "x.txt"),
+            "names the format",
+        ),
         (("prepare", "criteoo"), "no source"),
     ],
 )

@@ -1,14 +1,16 @@
-"""The command line in odd surroundings: streams that know ASCII only, `prepare --help`."""
+"""The command line in odd surroundings, and its one style: `-h`, `--version`, completion."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from data_prep import DESCRIPTIONS, SOURCES
+from heterps_hpc import __version__
 
 ASCII = {"PYTHONIOENCODING": "ascii", "LC_ALL": "POSIX", "PYTHONUTF8": "0"}
 
@@ -35,3 +37,22 @@ def test_prepare_help_lists_the_sources(word: str) -> None:
     for name, text in DESCRIPTIONS.items():
         assert name in done.stdout
         assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["-h"], ["run", "-h"], ["data", "info", "-h"], ["checkpoint", "-h"]]
+)
+def test_every_verb_has_a_short_help(words: list[str]) -> None:
+    done = heterps(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.lstrip().startswith("Usage:")
+
+
+def test_version_and_completion() -> None:
+    assert heterps("--version").stdout.strip() == __version__
+    words = {"_HETERPS_COMPLETE": "complete_bash", "COMP_WORDS": "heterps sta", "COMP_CWORD": "1"}
+    command = [str(Path(sys.executable).parent / "heterps")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **words}, timeout=60
+    )
+    assert done.stdout.split() == ["status"]

@@ -27,7 +27,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_the_job_of_the_readme_is_read_with_paths_beside_it(tmp_path: Path) -> None:
+def test_the_job_of_the_readme_is_read_with_paths_next_to_it(tmp_path: Path) -> None:
     job = Job.load(write(tmp_path, README_JOB))
     assert job.data.train == tmp_path / "data/train"
     assert job.cluster == tmp_path / "cluster.yaml"
@@ -45,7 +45,7 @@ def test_a_saved_job_is_the_same_job(tmp_path: Path) -> None:
     [
         ({"trian": {}}, ["trian", "did you mean 'train'"]),
         ({"goal": {"min_sample_per_second": 3}}, ["goal", "did you mean 'min_samples_per_second'"]),
-        ({"goal": {}}, ["goal", "exactly one of"]),
+        ({"goal": {}}, ["goal", "at least one of"]),
         ({"train": {"batch_size": 0}}, ["train.batch_size", "greater than 0", "got 0"]),
         ({"train": {}}, ["train.batch_size", "missing"]),
         ({"train": {"batch_size": 4, "micro_batches": 5}}, ["5 micro-batches", "use fewer"]),

@@ -115,9 +115,9 @@ def test_predicted_scores_are_the_evaluated_ones_in_sample_order(
         ids, scores, labels = (file[name][:] for name in ("sample_id", "score", "label"))
     assert ids.tolist() == list(range(NUM_ROWS))
     assert labels.tolist() == stored_labels(data / "test").tolist()
-    told = json.loads(run.directory.summary.read_text())["evaluation"]
-    assert log_loss(scores, labels) == pytest.approx(told["log_loss"], rel=1e-6)
-    assert auc(scores, labels) == pytest.approx(told["auc"], rel=1e-9)
+    reported = json.loads(run.directory.summary.read_text())["evaluation"]
+    assert log_loss(scores, labels) == pytest.approx(reported["log_loss"], rel=1e-6)
+    assert auc(scores, labels) == pytest.approx(reported["auc"], rel=1e-9)
 
 
 def loaded_by(module: str) -> set[str]:

@@ -1,0 +1,108 @@
+"""`heterps init` writes files that run as they are, or nearly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from data_prep.draft import draft_recipe
+from data_prep.recipe import Recipe
+from data_prep.table import main as prepare_table
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.commands import init as commands
+from heterps_hpc.commands.init import init
+from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
+from heterps_hpc.launch.slurm.partitions import parse
+
+SINFO = """\
+cpu|2|4|1500|(null)
+gpu|1|2+|1500|gpu:fake:2
+gpu|3|8|3000+|gpu:a100:4(S:0-1),shard:8
+"""
+
+
+def rows(num_rows: int = 60) -> str:
+    lines = ["request_id,when,user,item_id,tags,price,age group,no,clicked"]
+    for n in range(num_rows):
+        tags = "|".join(f"t{k}" for k in range(n % 4))
+        stamp = f"2026-01-{n % 28 + 1:02d}T10:00:00"
+        price = f"{n * 1.25}" if n % 9 else ""
+        flag = "yes" if n % 3 == 0 else "no"
+        lines.append(f"r{n},{stamp},u{n % 7},{n % 11},{tags},{price},{n % 5},{n * 7},{flag}")
+    return "\n".join(lines) + "\n"
+
+
+def test_without_slurm_it_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    init(tmp_path, None)
+    job = Job.load(tmp_path / "job.yaml")
+    assert job.cluster == tmp_path / "cluster.yaml"
+    cluster, machine = Cluster.load(job.cluster), Cluster.this_machine()
+    assert [pool.rank_limit for pool in cluster.pools] == [machine.pools[0].rank_limit]
+    assert job.data.synthetic is not None
+
+
+def test_partitions_become_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(commands, "partitions", lambda: parse(SINFO))
+    init(tmp_path, None)
+    cpu, gpu = Cluster.load(tmp_path / "cluster.yaml").pools
+    assert (cpu.name, cpu.partition, cpu.max_nodes, cpu.cores_per_node) == ("cpu", "cpu", 2, 4)
+    assert (cpu.device, cpu.memory_per_node_gb) == ("cpu", 1.5)
+    assert (gpu.device, gpu.max_nodes, gpu.gpus_per_node) == ("cuda", 4, 2)
+    assert (gpu.cores_per_node, gpu.memory_per_node_gb) == (2, 1.5)
+
+
+def test_a_recipe_is_drafted_that_prepares_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "my clicks.csv"
+    file.write_text(rows())
+    paths = init(tmp_path / "new", file)
+    assert [path.name for path in paths] == ["job.yaml", "cluster.yaml", "recipe.yaml"]
+    recipe = Recipe.load(tmp_path / "new" / "recipe.yaml")
+    assert [label.column for label in recipe.labels] == ["clicked"]
+    slots = {slot.column: (slot.integer, slot.separator) for slot in recipe.slots}
+    assert slots == {
+        "user": (False, None),
+        "item_id": (True, None),
+        "tags": (False, "|"),
+        "age group": (True, None),
+    }
+    assert [column.column for column in recipe.dense] == ["price", "no"]
+    assert (recipe.id, recipe.time) == ("request_id", "when")
+    job = Job.load(tmp_path / "new" / "job.yaml")
+    words = ["--recipe", str(paths[2]), "--out", str(job.data.train.parent), "--split", "hash"]
+    assert prepare_table([str(file), *words, "--no-progress"]) == 0
+    assert (job.data.train / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "remark"),
+    [
+        ("a,rating\nx,4\ny,5\nx,2\n", "a", "NOT 0 or 1"),
+        ("a,response\nx,4\ny,5\nx,2\n", "response", "NOT 0 or 1"),
+        ("flag,a\n1,x\n0,y\n1,x\n", "flag", ""),
+    ],
+)
+def test_a_label_is_guessed_and_a_doubtful_one_is_marked(
+    tmp_path: Path, text: str, label: str, remark: str
+) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    drafted = draft_recipe(tmp_path / "x.csv")
+    found: dict[str, Any] = yaml.safe_load(drafted)
+    assert found["labels"] == [{"column": label}]
+    assert ("NOT 0 or 1" in drafted) == bool(remark)
+
+
+def test_nothing_is_overwritten_and_no_file_is_guessed_at(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        init(tmp_path, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.yaml"]
+    (tmp_path / "x.csv").write_text("a;b\n1;2\n")
+    with pytest.raises(UserError, match="--delimiter"):
+        init(tmp_path / "new", tmp_path / "x.csv")
+    assert not (tmp_path / "new").exists()
