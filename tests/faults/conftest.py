@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,3 +32,11 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Learned
     run = make_run(tmp_path_factory.mktemp("undisturbed"), data, CASE, every_steps=None)
     run.start().check()
     return run.learned()
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder for files that are written again and again; keep them off the disk."""
+    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=folder, prefix="heterps-test-") as path:
+        yield Path(path)

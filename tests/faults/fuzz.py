@@ -80,8 +80,8 @@ def mutate_json(text: bytes, draw: random.Random) -> bytes:
 
 def seal(path: Path) -> None:
     """Make all checksums true again, as an attacker would."""
-    facts = json.loads((path / "manifest.json").read_bytes())
-    for shard in facts["shards"]:
+    fields = json.loads((path / "manifest.json").read_bytes())
+    for shard in fields["shards"]:
         data = (path / shard["file"]).read_bytes()
         shard["num_bytes"] = len(data)
         for array in shard["arrays"]:
@@ -90,13 +90,13 @@ def seal(path: Path) -> None:
                 first = array["offset"] + segment[1] * row_bytes
                 piece = data[first : first + segment[2] * row_bytes]
                 segment[3] = xxhash.xxh3_64_hexdigest(piece)
-    facts.pop("checksum", None)
-    manifest = Manifest.parse(facts, "sealed")
-    for shard, spec in zip(facts["shards"], manifest.shards, strict=True):
+    fields.pop("checksum", None)
+    manifest = Manifest.parse(fields, "sealed")
+    for shard, spec in zip(fields["shards"], manifest.shards, strict=True):
         descriptor = os.open(path / spec.file, os.O_RDONLY)
         shard["structure"] = structure_checksum(descriptor, spec)
         os.close(descriptor)
-    (path / "manifest.json").write_text(json.dumps(facts))
+    (path / "manifest.json").write_text(json.dumps(fields))
     seal_manifest(path / "manifest.json")
 
 
@@ -115,10 +115,10 @@ def use_checkpoint(path: Path) -> None:
     with Contents(checkpoint) as contents:
         for name in contents.names("dense"):
             contents.dense(name)
-        for name, facts in checkpoint.manifest.tables.items():
-            if not 0 < facts.dim < 100:
+        for name, fields in checkpoint.manifest.tables.items():
+            if not 0 < fields.dim < 100:
                 raise UserError("the runtime compares these with its own tables")
-            table = Table(TableConfig(dim=facts.dim, num_partitions=NUM_PARTITIONS))
+            table = Table(TableConfig(dim=fields.dim, num_partitions=NUM_PARTITIONS))
             table.reserve(contents.num_rows(name, range(NUM_PARTITIONS)))
             for partition in range(NUM_PARTITIONS):
                 for columns in contents.rows(name, partition):

@@ -1,9 +1,12 @@
-"""Mutates every field of a run's input files: `python -m tests.faults.mutate_values FIRST COUNT`.
+"""Mutates every field of a run's input files.
+
+    python -m tests.faults.mutate_values FOLDER FIRST COUNT
 
 Each mutation of a job, a cluster, a layout, a profile, a dataset manifest or a checkpoint manifest
 is either accepted, and then survives everything that is done with it before ranks start, or is
 refused by one UserError of a few short lines; in 5 seconds and 500 MB. Runs as a process of its
-own, so that memory is limited and a crash is seen. Prints how many were refused, by file.
+own, so that memory is limited and a crash is seen. Prints how many were refused, by file. What was
+accepted stays in FOLDER/accepted, for tests.faults.run_accepted.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ import copy
 import json
 import random
 import resource
+import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections import Counter
@@ -24,7 +27,9 @@ from typing import Any
 
 import yaml
 
+from heterps_hpc.checkpoint import Checkpoint
 from heterps_hpc.checkpoint.manifest import Manifest as CheckpointManifest
+from heterps_hpc.checkpoint.verify import verify
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset, Order
@@ -38,6 +43,7 @@ from tests.checkpoint.made import make_checkpoint
 from tests.equivalence.cases import CLUSTER, Case, make_job, make_layout, make_model
 from tests.equivalence.click_log import write_click_log
 
+CASE = Case("ctrdnn", "2+1", 2, 1, "float32", "evaluate")
 MAX_SECONDS = 5
 SPARE_BYTES = 500 << 20
 MAX_MESSAGE = 4000
@@ -76,7 +82,7 @@ def mutate(data: Any, draw: random.Random) -> tuple[Any, str]:
             return changed, f"without {where}"
         if action == 1 and isinstance(parent, dict):
             parent[f"{last}_"] = parent[last]
-            return changed, f"one key more beside {where}"
+            return changed, f"one more key in {where}"
         if action == 2 and isinstance(parent, list):
             parent.append(copy.deepcopy(parent[last]))
             return changed, f"{where} twice"
@@ -94,21 +100,22 @@ class Inputs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.distinct: set[tuple[str, str]] = set()
-        (folder / "data").mkdir()
+        (folder / "accepted").mkdir()
         write_click_log(folder / "data" / "plain")
+        write_click_log(folder / "data" / "test", seed=8)
         self.data = Dataset.open(folder / "data" / "plain")
-        job = make_job(Case("ctrdnn", "2+1", 2, 1, "float32", "plain"), folder / "data")
+        job = make_job(CASE, folder / "data")
         self.job = job
         self.model = make_model(job, self.data.manifest)
-        self.layout = make_layout(Case("ctrdnn", "2+1", 2, 1, "float32", "plain"), job, self.model)
-        checkpoint = make_checkpoint(folder / "checkpoint", num_rows=4).path
+        self.layout = make_layout(CASE, job, self.model)
+        self.checkpoint = make_checkpoint(folder / "checkpoint", num_rows=4).path
         self.sound: dict[str, Any] = {
-            "job": _filled(json.loads(job.to_json())),
+            "job": json.loads(job.to_json()),
             "cluster": json.loads(CLUSTER.to_json()),
             "layout": json.loads(self.layout.to_json()),
             "profile": json.loads(self.profile().to_json()),
             "dataset": json.loads(self.data.manifest.to_json()),
-            "checkpoint": json.loads((checkpoint / "manifest.json").read_text()),
+            "checkpoint": json.loads((self.checkpoint / "manifest.json").read_text()),
         }
         self.use: dict[str, Callable[[Path], None]] = {
             "job": self.use_job,
@@ -116,7 +123,7 @@ class Inputs:
             "layout": self.use_layout,
             "profile": self.use_profile,
             "dataset": self.use_dataset,
-            "checkpoint": lambda path: _repeat(CheckpointManifest, path),
+            "checkpoint": self.use_checkpoint,
         }
 
     def profile(self) -> Profile:
@@ -189,16 +196,25 @@ class Inputs:
                 profile.timing(layer.name, pool.name)
 
     def use_dataset(self, path: Path) -> None:
-        """Open the shards beside the manifest, as far as a planner does."""
+        """Open the shards of the manifest, as far as a planner does."""
         manifest = DatasetManifest.load(path)
         dataset = Dataset(self.data.path, manifest)
         dataset.check("sizes")
         Order(dataset, 40)
         manifest.fingerprint()
 
+    def use_checkpoint(self, path: Path) -> None:
+        """Hold the shards of the manifest to it, as `heterps checkpoint verify` does."""
+        manifest = CheckpointManifest.load(path)
+        _repeat(CheckpointManifest, path)
+        problems = verify(Checkpoint(self.checkpoint, manifest)).problems
+        if problems:
+            raise UserError(problems[0])
+
 
 def _filled(job: dict[str, Any]) -> dict[str, Any]:
     """A job in which every optional part is there to be mutated."""
+    job = copy.deepcopy(job)
     job["data"]["synthetic"] = {"train_rows": 100, "seed": 3}
     job["train"]["dense"]["schedule"] = {"kind": "cosine", "warmup_steps": 3, "total_steps": 9}
     job["train"]["tables"] |= {"admit_after": 2, "sketch_bytes": 4096, "counters": True}
@@ -217,7 +233,8 @@ def _repeat(kind: Any, path: Path) -> None:
 def try_one(inputs: Inputs, what: str, seed: int) -> bool:
     """Whether a mutation is refused; exits where it ends otherwise than it may."""
     draw = random.Random(f"{what} {seed}")
-    data, changed = mutate(inputs.sound[what], draw)
+    sound = inputs.sound[what]
+    data, changed = mutate(_filled(sound) if what == "job" and draw.random() < 0.5 else sound, draw)
     suffix = ".yaml" if what in ("job", "cluster") and draw.random() < 0.5 else ".json"
     path = inputs.folder / f"{what}{suffix}"
     try:
@@ -230,6 +247,7 @@ def try_one(inputs: Inputs, what: str, seed: int) -> bool:
     signal.alarm(2 * MAX_SECONDS)
     try:
         inputs.use[what](path)
+        shutil.copy(path, inputs.folder / "accepted" / f"{what}-{seed}{suffix}")
         refused = False
     except UserError as error:
         refused = True
@@ -247,24 +265,24 @@ def try_one(inputs: Inputs, what: str, seed: int) -> bool:
     return refused
 
 
-def main(first: int, count: int) -> None:
+def main(folder: Path, first: int, count: int) -> None:
     """`count` mutations, the kinds of files in turn."""
-    with tempfile.TemporaryDirectory() as folder:
-        inputs = Inputs(Path(folder))
-        kinds = list(inputs.sound)
-        for what in kinds:  # unchanged, each is accepted
-            path = inputs.folder / f"{what}.json"
-            path.write_text(json.dumps(inputs.sound[what]))
-            inputs.use[what](path)
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_BYTES, used + SPARE_BYTES))
-        refused = Counter(
-            kinds[seed % len(kinds)]
-            for seed in range(first, first + count)
-            if try_one(inputs, kinds[seed % len(kinds)], seed)
-        )
+    inputs = Inputs(folder)
+    kinds = list(inputs.sound)
+    for what in kinds:  # unchanged, each is accepted
+        path = folder / "accepted" / f"{what}-sound.json"
+        path.write_text(json.dumps(inputs.sound[what]))
+        inputs.use[what](path)
+        (folder / "accepted" / "again.json").unlink(missing_ok=True)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_BYTES, used + SPARE_BYTES))
+    refused = Counter(
+        kinds[seed % len(kinds)]
+        for seed in range(first, first + count)
+        if try_one(inputs, kinds[seed % len(kinds)], seed)
+    )
     print(json.dumps({"distinct": len(inputs.distinct), "refused": refused}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -10,30 +10,24 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.mpi_run import mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = int(os.environ.get("HETERPS_FAULT_SEEDS", "2")) > 10
 NUM_MUTATIONS = int(os.environ.get("HETERPS_FUZZ", "10000" if LONG else "400"))
 
 
-@pytest.fixture
-def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """Every mutation rewrites files; keep them off the disk."""
-    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=folder, prefix="heterps-test-") as path:
-        yield Path(path)
-
-
-def mutate_values(first: int, count: int, timeout: float) -> tuple[int, dict[str, int]]:
+def mutate_values(
+    folder: Path, first: int, count: int, timeout: float
+) -> tuple[int, dict[str, int]]:
     """Distinct mutations of job, cluster, layout, profile and the two manifests, and how many of
     each file were refused."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.mutate_values", str(first), str(count)],
+        [sys.executable, "-m", "tests.faults.mutate_values", str(folder), str(first), str(count)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -45,19 +39,34 @@ def mutate_values(first: int, count: int, timeout: float) -> tuple[int, dict[str
     return int(found["distinct"]), dict(found["refused"])
 
 
-def test_mutated_inputs_are_refused_or_right() -> None:
-    distinct, refused = mutate_values(0, 150, timeout=100)
+def run_accepted(folder: Path, timeout: float) -> dict[str, int]:
+    """In how many ways the accepted ones ended, as tests.faults.run_accepted names them."""
+    done = mpirun(3, ["-m", "tests.faults.run_accepted", folder], timeout)
+    current = folder / "current"
+    at = current.read_text() if current.exists() else "before the first file"
+    assert done.returncode == 0, f"{at}: {done.output}"
+    return dict(json.loads(done.output.splitlines()[-1]))
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_mutated_inputs_are_refused_or_right(in_memory: Path) -> None:
+    distinct, refused = mutate_values(in_memory, 0, 150, timeout=100)
     assert distinct >= 140
     assert len(refused) == 6
     assert min(refused.values()) >= 10  # of 25 each: mutations are not all harmless
+    assert run_accepted(in_memory, timeout=250)["right"] >= 2
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1800)
-def test_many_mutated_inputs_are_refused_or_right() -> None:
-    distinct, refused = mutate_values(1000, 3600, timeout=1700)
+@pytest.mark.ranks
+@pytest.mark.timeout(3600)
+def test_many_mutated_inputs_are_refused_or_right(in_memory: Path) -> None:
+    distinct, refused = mutate_values(in_memory, 1000, 3600, timeout=1700)
     assert distinct >= 2000
     assert min(refused.values()) >= 300  # of 600 each
+    assert run_accepted(in_memory, timeout=1700)["right"] >= 20
 
 
 @pytest.mark.slow
