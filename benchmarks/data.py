@@ -1,9 +1,9 @@
-"""Data: text to shards beside pandas and a plain loop; the reader beside a bare memory map.
+"""Data: text to shards against pandas and a plain loop; the reader against a bare memory map.
 
 python -m benchmarks.data [--quick | --filters | --cold] [--json FILE]
 
 --filters measures what the default of 4,096 rows per block without compression rests on;
---cold reads from a disk whose pages the system was told to forget.
+--cold reads from a disk whose pages the system was asked to drop.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ BLOCKS = (1024, 4096, 16384)
 
 
 def prepare_seconds_per_row(source: Path, out: Path) -> float:
-    """Ours, in one process, on the core that the rivals get."""
+    """Ours, in one process, on the core that the peers get."""
     shutil.rmtree(out, ignore_errors=True)
     started = time.perf_counter()
     made = prepare(CriteoSource([source]), PrepareOptions(out, processes=1))
     return (time.perf_counter() - started) / made["train"].num_rows
 
 
-def rival_seconds_per_row(python: Path, kind: str, source: Path, out: Path) -> float:
-    """A rival, in a process of its own; it inherits the core."""
-    script = Path(__file__).with_name("data_rivals.py")
+def peer_seconds_per_row(python: Path, kind: str, source: Path, out: Path) -> float:
+    """A peer, in a process of its own; it inherits the core."""
+    script = Path(__file__).with_name("data_peers.py")
     ran = subprocess.run(
         [python, script, kind, source, out], check=True, capture_output=True, text=True
     )
@@ -64,8 +64,8 @@ def preparation(report: Report, folder: Path, num_rows: int, repeats: int) -> No
     python = peer_python("pandas")
     work: dict[str, Callable[[], float]] = {
         "data_prep": lambda: prepare_seconds_per_row(large, folder / "ours"),
-        "pandas": lambda: rival_seconds_per_row(python, "pandas", large, folder / "pandas.h5"),
-        "loop": lambda: rival_seconds_per_row(python, "loop", small, folder / "loop.h5"),
+        "pandas": lambda: peer_seconds_per_row(python, "pandas", large, folder / "pandas.h5"),
+        "loop": lambda: peer_seconds_per_row(python, "loop", small, folder / "loop.h5"),
     }
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(repeats):
@@ -99,7 +99,7 @@ def map_epochs(folder: Path, names: list[str], num_rows: int, order: np.ndarray 
 
 
 def reading(report: Report, folder: Path, num_rows: int, repeats: int) -> None:
-    """The reader beside memory maps of the same bytes, all of them in the page cache."""
+    """The reader against memory maps of the same bytes, all of them in the page cache."""
     slots = [SyntheticSlot(f"s{number}", 100_000) for number in range(NUM_SLOTS)]
     write_synthetic(folder / "one", num_rows, slots, num_dense=0)
     dataset = Dataset.open(folder / "one")
@@ -122,11 +122,14 @@ def reading(report: Report, folder: Path, num_rows: int, repeats: int) -> None:
     report.add("reader, in order", rate["reader in order"], "keys/s")
     report.add("reader, shuffled", rate["reader shuffled"], "keys/s")
     order = "reader in order / numpy.memmap in order"
-    report.add(order, rate["reader in order"] / rate["map"], "x", ">= 0.7")
+    report.add(order, rate["reader in order"] / rate["map"], "x")
     ratio = rate["reader shuffled"] / rate["map shuffled"]
-    report.add("reader shuffled / numpy.memmap shuffled", ratio, "x", ">= 0.7")
+    report.add("reader shuffled / numpy.memmap shuffled", ratio, "x")
     ratio = rate["reader shuffled"] / rate["map"]
     report.add("reader shuffled / numpy.memmap in order", ratio, "x")
+    report.notes.append(
+        "What the reader takes of a training step is measured, with a goal, by benchmarks.train."
+    )
 
 
 def _columns(dataset: Dataset) -> Iterator[tuple[str, np.ndarray]]:
@@ -218,7 +221,7 @@ def gather(report: Report, folder: Path) -> None:
 
 
 class TimedReader(Reader):
-    """Tells how much processor time its thread took."""
+    """Knows how much processor time its thread took."""
 
     thread_seconds = 0.0
 
@@ -233,7 +236,7 @@ def cold(quick: bool, json_path: Path | None) -> None:
     """A report of its own: disks differ more than processors do."""
     report = Report("data", "Click logs: reading from a cold disk")
     report.notes.append(
-        "One core. Before each run the page cache is told to forget the shards (fsync, then "
+        "One core. Before each run the page cache is asked to drop the shards (fsync, then "
         "posix_fadvise DONTNEED); a host's own cache below a virtual disk is not reached by that."
     )
     slots = [SyntheticSlot(f"s{number}", 100_000) for number in range(NUM_SLOTS)]

@@ -1,4 +1,4 @@
-"""Reading from a cold disk: the reader beside a plain read of the same files."""
+"""Reading from a cold disk: the reader against a plain read of the same files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_epoch(dataset: Dataset, shuffle: bool) -> None:
 
 
 def cold_disk(report: Report, dataset: Dataset, repeats: int) -> None:
-    """Rivals in turn, the cache emptied before each."""
+    """Peers in turn, the cache emptied before each."""
     files = [dataset.path / shard.file for shard in dataset.manifest.shards]
     num_bytes = sum(file.stat().st_size for file in files)
     work: dict[str, Callable[[], None]] = {

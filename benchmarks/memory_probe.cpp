@@ -1,5 +1,5 @@
 // What memory costs on this host, on pages of 4 KiB and of 2 MiB: figures of two hosts can only be
-// compared beside these.
+// compared next to these.
 #include <sys/mman.h>
 
 #include <chrono>

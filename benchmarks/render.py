@@ -17,6 +17,23 @@ command that makes its figures again. A goal that is missed says so.
 """
 
 
+def memory_of(machine: dict[str, Any]) -> str:
+    """What a random line and a first touch cost there, for comparison with other hosts."""
+    costs = machine.get("memory", {})
+    pages = [
+        f"on pages of {size} a random cache line costs {of['dependent_line_ns']:.0f} ns, one of "
+        f"many at once {of['overlapped_line_ns']:.0f} ns, and first touch is "
+        f"{of['first_touch_gb_per_s']:.1f} GB/s"
+        for size, of in costs.items()
+        if isinstance(of, dict)
+    ]
+    if not pages:
+        return ""
+    wide = ", ".join(machine.get("instruction_sets", [])) or "not recorded"
+    huge = costs["transparent_huge_pages"]
+    return f"Its memory: {'; '.join(pages)}. Huge pages: {huge}. Instruction sets: {wide}."
+
+
 def render(result: dict[str, Any]) -> str:
     """One benchmark as a section of Markdown."""
     machine = result.get("machine", {})
@@ -29,6 +46,7 @@ def render(result: dict[str, Any]) -> str:
         f"## {result['title']}",
         "",
         f"`{result['command']}`, {result['date']}, {where}",
+        *(["", memory] if (memory := memory_of(machine)) else []),
         "",
         "| measure | value | unit | goal | met |",
         "|---|--:|---|---|---|",

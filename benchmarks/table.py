@@ -2,7 +2,8 @@
 
     python -m benchmarks.table [--quick] [--json FILE]
 
---quick: workload (a) with all peers, and memory at 2 million rows. Peers run one thread each, in
+--quick: workload (a) with all peers, and memory at 2 million rows. heterps-bfloat16 is the same
+table with vectors of two bytes per number; all others have float32. Peers run one thread each, in
 turn, on the same core, with and without huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1): the
 better of the two counts. FBGEMM gets a virtual environment of its own on first use.
 """
@@ -126,7 +127,7 @@ def speed_twice(workload: str, repeats: int) -> float:
 
 def compare(report: Report, workload: str, repeats: int, clock: str, rounds: int) -> None:
     peers = [peer + kind for peer in PEERS for kind in ("", HUGE)]
-    names = ["heterps", "limit", *peers]
+    names = ["heterps", "heterps-bfloat16", "limit", *peers]
     threads = workload == "c" and clock == "wall"
     if threads:
         names += ["heterps-2", "heterps-2-inside"]
@@ -167,6 +168,8 @@ def memory(report: Report, num_rows: int) -> None:
     ratio = got["bytes_per_row"] / (8 + 64 + 4)
     report.add(f"memory per row at {num_rows:,} rows", got["bytes_per_row"], "bytes")
     report.add(f"memory at {num_rows:,} rows / (key + vector + state)", ratio, "x", "<= 1.35")
+    half = limit_of("memory-bfloat16", num_rows)["bytes_per_row"]
+    report.add(f"memory per row at {num_rows:,} rows, bfloat16", half, "bytes")
 
 
 def scale(report: Report) -> None:
@@ -221,6 +224,7 @@ def main() -> None:
     parts = [*WORKLOADS, "memory", "growth", "scale", "tiers"]
     parser.add_argument("--only", nargs="+", choices=parts, help="some parts")
     parser.add_argument("--repeats", type=int, help="turns of each contender (7; quick 5)")
+    parser.add_argument("--rounds", type=int, help="times that all start from new (3; quick 1)")
     parser.add_argument(
         "--clock",
         choices=["wall", "cpu"],
@@ -233,9 +237,10 @@ def main() -> None:
     if options.clock == "cpu":
         report.notes.append("Workloads timed by processor seconds: the machine was not idle.")
     repeats = options.repeats or (5 if options.quick else 7)
+    rounds = options.rounds or (1 if options.quick else 3)
     for part in chosen:
         if part in WORKLOADS:
-            compare(report, part, repeats, options.clock, 1 if options.quick else 3)
+            compare(report, part, repeats, options.clock, rounds)
         elif part == "memory":
             memory(report, 2_000_000)
             if not options.quick:

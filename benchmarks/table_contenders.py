@@ -30,13 +30,14 @@ def _on_cache_line(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def heterps(
-    w: Workload, threads: int = 1, at_once: int = 1
+    w: Workload, threads: int = 1, at_once: int = 1, precision: Any = None
 ) -> tuple[Step, Callable[[Indices], Any]]:
     """Our table: 64-bit keys, hashed; threads inside each table, or tables at once."""
     from heterps_hpc.core import Table, TableConfig, ThreadPool
 
     tables = [
-        Table(TableConfig(dim=w.dim, name=f"slot{s}", threads=threads)) for s in range(w.num_slots)
+        Table(TableConfig(dim=w.dim, name=f"slot{s}", threads=threads, precision=precision))
+        for s in range(w.num_slots)
     ]
     thread_pool = ThreadPool(at_once)
     every = np.arange(w.num_rows).astype(np.uint64) * SPREAD
@@ -149,6 +150,7 @@ CONTENDERS: dict[str, Callable[[Workload], tuple[Step, Callable[[Indices], Any]]
     "heterps-2": lambda w: heterps(w, at_once=2),
     "heterps-2-inside": lambda w: heterps(w, threads=2),
     "heterps-core1": heterps,
+    "heterps-bfloat16": lambda w: heterps(w, precision="bfloat16"),
     "limit": limit,
     "fbgemm": fbgemm,
     "fbgemm-huge": fbgemm,

@@ -1,7 +1,7 @@
 """One large table: memory per row, the slowest batch while growing, speed by size, and tiers.
 
-`python -m benchmarks.table_limits memory|growth|scale|tiers NUM_ROWS` prints one JSON object; each
-runs in a process of its own, so that the resident set is its own.
+`python -m benchmarks.table_limits memory|memory-bfloat16|growth|scale|tiers NUM_ROWS` prints one
+JSON object; each runs in a process of its own, so that the resident set is its own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,15 @@ def fill(table: Table, index: NDArray[np.int64]) -> list[float]:
     return seconds
 
 
-def memory(num_rows: int) -> dict[str, float]:
-    table = Table(TableConfig(dim=DIM))
-    fill(Table(TableConfig(dim=DIM)), np.arange(BATCH))  # whatever the library itself needs
+def memory(num_rows: int, precision: Literal["bfloat16"] | None = None) -> dict[str, float]:
+    config = TableConfig(dim=DIM, precision=precision)
+    index = np.arange(num_rows)
+    # What batches need, whatever the number of rows; the C library keeps it from the second on.
+    for _ in range(2):
+        fill(Table(config), index[:BATCH])
     before = resident_bytes()
-    fill(table, np.arange(num_rows))
+    table = Table(config)
+    fill(table, index)
     grown = resident_bytes() - before
     return {"bytes_per_row": grown / num_rows, "counted": table.memory_bytes() / num_rows}
 
@@ -131,7 +136,13 @@ def tiers(num_rows: int) -> dict[str, float]:
 
 
 def main() -> None:
-    which: dict[str, Any] = {"memory": memory, "growth": growth, "scale": scale, "tiers": tiers}
+    which: dict[str, Any] = {
+        "memory": memory,
+        "memory-bfloat16": partial(memory, precision="bfloat16"),
+        "growth": growth,
+        "scale": scale,
+        "tiers": tiers,
+    }
     name, num_rows = sys.argv[1], int(sys.argv[2])
     pin_to_cores([0, 1] if name == "tiers" else [0])
     print(json.dumps(which[name](num_rows)))

@@ -159,6 +159,8 @@ def _pools(family: Family, rng: np.random.Generator, num: int) -> tuple[PoolArra
             reduce_latency=rng.uniform(1e-6, 1e-4, num),
             reduce_seconds_per_byte=1 / inner,
             message_seconds_per_byte=np.zeros(num),
+            message_seconds=np.zeros(num),
+            peer_wait_seconds=np.zeros(num),
             estimated=np.zeros(num, dtype=np.bool_),
         ),
         arithmetic,

@@ -105,6 +105,7 @@ def train(cell: str, steps: int, stop_after: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     rng = np.random.default_rng(seed)
     live: list[Live] = []
+    host = machine()
     num_questions, above, began = 0, [], time.monotonic()
     last = min(steps, stop_after)
     for step in range(last):
@@ -131,7 +132,7 @@ def train(cell: str, steps: int, stop_after: int, seed: int) -> None:
                 "seconds": round(time.monotonic() - began),
                 "cpu_seconds": round(time.process_time()),
                 "best draw above the best known": summary(above),
-                "machine": machine(),
+                "machine": host,
             }
             save(policy, cell, record)
             print(f"step {step + 1}: {record['seconds']} s, {summary(above)}", flush=True)
@@ -164,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", choices=("lstm", "elman"), default="lstm")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--stop-after", type=int, default=STEPS, help="end before the last step")
+    parser.add_argument("--stop-after", type=int, default=10**9, help="end before the last step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", action="store_true", help="print the records of the weights")
     options = parser.parse_args()

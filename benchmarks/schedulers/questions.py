@@ -82,7 +82,7 @@ def paper_pools() -> list[Pool]:
     ]
 
 
-def facts_only(model_spec: dict[str, Any]) -> Profile:
+def sizes_only(model_spec: dict[str, Any]) -> Profile:
     """A profile with the sizes of a model and no times yet."""
     job = Job.parse(
         {
@@ -138,7 +138,7 @@ def simulated(num_pools: int, profile: Profile, seed: int = 1) -> tuple[Profile,
 
 def question(model_spec: dict[str, Any], num_pools: int = 2, floor: float = FLOOR) -> StageTable:
     """One question; two pools are the paper's own, more are simulated."""
-    profile = facts_only(model_spec)
+    profile = sizes_only(model_spec)
     if num_pools == 2:
         pools = paper_pools()
         profile = profile_from_sheets(profile, pools)

@@ -1,1 +1,1 @@
-"""Training throughput against rivals: `python -m benchmarks.train`."""
+"""Training throughput against contenders: `python -m benchmarks.train`."""

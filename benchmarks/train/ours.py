@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 from mpi4py import MPI
 
-from benchmarks.train.workload import Workload
+from benchmarks.train.workload import StepClock, Workload
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -76,44 +77,55 @@ def make_layout(job: Job, text: str) -> Layout:
     return bind_plan(stages, model=model, cluster=cluster, job=job.name, num_partitions=64)
 
 
-class AfterWarmup(Observer):
-    """Times all steps after the warm-up."""
+def reader_seconds() -> float:
+    """Processor time of the thread that reads ahead."""
+    readers = [thread for thread in threading.enumerate() if thread.name == "heterps-reader"]
+    spent = [Path(f"/proc/self/task/{each.native_id}/schedstat").read_text() for each in readers]
+    return sum(int(text.split()[0]) for text in spent) / 1e9
 
-    def __init__(self, timer: PhaseTimer, warmup_steps: int) -> None:
-        self._timer = timer
-        self._warmup_steps = warmup_steps
-        self._began = 0.0
-        self.seconds = 0.0
+
+class Watch(Observer):
+    """The rates, and where the time of the last of them goes."""
+
+    def __init__(self, timer: PhaseTimer, work: Workload) -> None:
+        self._timer, self._work = timer, work
+        self._began = self._read_before = 0.0
+        self.clock = StepClock(work, work.batch_size)
+        self.reader_share = 0.0  # of the time of one core
 
     def step_begins(self, step: int) -> None:
-        """Start the clock when the warm-up is over."""
-        if step == self._warmup_steps:
+        """Start what begins here."""
+        self.clock.before(step)
+        if step == max(self._work.first_steps.values()):
             self._timer.restart()
-            self._began = time.perf_counter()
+            self._began, self._read_before = time.perf_counter(), reader_seconds()
 
     def step_ends(self, step: int) -> None:
-        """The time until now."""
-        if step >= self._warmup_steps:
-            self.seconds = time.perf_counter() - self._began
+        """Stop the clocks after the last step."""
+        if step == self._work.num_steps - 1:
+            self.clock.before(step + 1)
+            seconds = time.perf_counter() - self._began
+            self.reader_share = (reader_seconds() - self._read_before) / seconds
 
 
 def main() -> None:
-    """Train and print the rate of the whole job, and where the time went."""
+    """Train and print the rates of the whole job, and where the time went."""
     work = Workload.from_json(sys.argv[1])
     torch.set_num_threads(1)
     job = make_job(work, Path(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5]))
     dataset = Dataset.open(job.data.train)
     rank = Rank(MPI.COMM_WORLD, job, make_layout(job, sys.argv[3]), dataset)
-    times = AfterWarmup(rank.timer, work.warmup_steps)
-    training = Training(rank, observer=times)
+    watch = Watch(rank.timer, work)
+    training = Training(rank, observer=watch)
     training.run()
-    rate = work.batch_size * work.timed_steps / times.seconds
     phases = {name: 1e3 * s / work.timed_steps for name, s in rank.timer.seconds.items()}
-    gathered = MPI.COMM_WORLD.gather((rank.world.entry.role, rate, phases))
+    mine = (watch.clock.rates, watch.reader_share, [rank.world.entry.role, phases])
+    gathered = MPI.COMM_WORLD.gather(mine)
     if gathered is not None:
-        slowest = min(rate for _, rate, _ in gathered)
-        facts = {"samples_per_second": slowest, "milliseconds": [[r, p] for r, _, p in gathered]}
-        print(json.dumps(facts))
+        rates, shares, milliseconds = zip(*gathered, strict=True)
+        found = {state: min(rate[state] for rate in rates) for state in rates[0]}
+        found["reader_share"] = sum(shares) / len(shares)
+        print(json.dumps({**found, "milliseconds": milliseconds}))
     training.close()
     rank.close()
 

@@ -93,7 +93,7 @@ def run_role(arguments: list) -> None:
         executor.train_from_dataset(paddle.static.default_main_program(), dataset)
         seconds = time.perf_counter() - started
         dataset.release_memory()
-    print(json.dumps({"samples_per_second": int(arguments[3]) / seconds}), flush=True)
+    print(json.dumps({"growing": int(arguments[3]) / seconds}), flush=True)
     fleet.stop_worker()
 
 

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.train.ours import make_job, make_layout
-from benchmarks.train.workload import Workload, open_reader
+from benchmarks.train.workload import StepClock, Workload, open_reader
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.models import build_model
 from heterps_hpc.runtime.tables import TableShards
 
 
 def main() -> None:
-    """Run and print the rate."""
+    """Run and print the rates."""
     work = Workload.from_json(sys.argv[1])
     path = Path(sys.argv[2])
     job = make_job(work, path, 1, 0)
@@ -35,18 +34,17 @@ def main() -> None:
         lookup: slice(i * work.dim, (i + 1) * work.dim) for i, lookup in enumerate(shards.lookups)
     }
     reader = open_reader(work, path, 0, 1)
-    started = 0.0
+    clock = StepClock(work, work.batch_size)
     for step in range(work.num_steps):
-        if step == work.warmup_steps:
-            started = time.perf_counter()
+        clock.before(step)
         batch = next(reader)
         views = {lookup: rows[:, place] for lookup, place in places.items()}
         pulled = shards.pull(batch, views, train=True)
         back = {lookup: gradients[:, place] for lookup, place in places.items()}
         shards.push(pulled, back, step, work.sparse_lr)
-    seconds = time.perf_counter() - started
+    clock.before(work.num_steps)
     reader.close()
-    print(json.dumps({"samples_per_second": work.batch_size * work.timed_steps / seconds}))
+    print(json.dumps(clock.rates))
 
 
 if __name__ == "__main__":

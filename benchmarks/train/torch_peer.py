@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks.train.limit import make_mlp
-from benchmarks.train.workload import Workload, open_reader
+from benchmarks.train.workload import StepClock, Workload, open_reader
 from heterps_hpc.dataset import Batch
 
 
@@ -61,7 +60,7 @@ def start_horovod() -> Any:
 
 
 def main() -> None:
-    """Train and print the rate of this process."""
+    """Train and print the rates of all processes."""
     work = Workload.from_json(sys.argv[1])
     torch.set_num_threads(int(sys.argv[3]))
     rank, size, hvd = 0, 1, None
@@ -84,10 +83,9 @@ def main() -> None:
             )
         ]
     reader = open_reader(work, Path(sys.argv[2]), rank, size)
-    started, samples = 0.0, 0
+    clock = StepClock(work, work.batch_size)
     for step in range(work.num_steps):
-        if step == work.warmup_steps:
-            started, samples = time.perf_counter(), 0
+        clock.before(step)
         batch = next(reader)
         labels = torch.from_numpy(batch.labels[:, 0])
         for optimizer in optimizers:
@@ -95,10 +93,9 @@ def main() -> None:
         nn.functional.binary_cross_entropy_with_logits(model(batch), labels).backward()
         for optimizer in optimizers:
             optimizer.step()
-        samples += len(labels)
-    seconds = time.perf_counter() - started
+    clock.before(work.num_steps)
     reader.close()
-    print(json.dumps({"samples_per_second": samples / seconds}))
+    print(json.dumps(clock.rates))
 
 
 if __name__ == "__main__":

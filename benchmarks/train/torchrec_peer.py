@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.train.limit import make_mlp
-from benchmarks.train.workload import Workload, open_reader
+from benchmarks.train.workload import StepClock, Workload, open_reader
 from heterps_hpc.dataset import Batch
 
 
@@ -82,11 +81,11 @@ def main() -> None:
     dense_parameters = [p for n, p in model.named_parameters() if "mlp" in n]
     optimizer = torch.optim.Adagrad(dense_parameters, lr=work.dense_lr, fused=True)
     reader = open_reader(work, Path(sys.argv[2]), rank, size)
-    started, samples = 0.0, 0
+    clock = StepClock(work, work.batch_size)
     for step in range(work.num_steps):
-        if step == work.warmup_steps:
+        if clock.turns(step):
             dist.barrier()
-            started, samples = time.perf_counter(), 0
+        clock.before(step)
         batch = next(reader)
         labels = torch.from_numpy(batch.labels[:, 0])
         dense = None if batch.dense is None else torch.from_numpy(batch.dense)
@@ -94,12 +93,11 @@ def main() -> None:
         logits = model(to_keys(work, batch), dense)
         nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
         optimizer.step()
-        samples += len(labels)
     dist.barrier()
-    seconds = time.perf_counter() - started
+    clock.before(work.num_steps)
     reader.close()
     if rank == 0:
-        print(json.dumps({"samples_per_second": samples * size / seconds}))
+        print(json.dumps(clock.rates))
     dist.destroy_process_group()
 
 

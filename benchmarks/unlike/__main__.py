@@ -3,8 +3,8 @@
     python -m benchmarks.unlike [--quick] [--json FILE] [--folder F] [--stop-after SECONDS]
 
 For every shipped cluster of unlike nodes: `measure --on slurm` of two workloads, then layouts of
-one to three stages and one to five ranks, each as one Slurm job. Needs root. With --folder results
-are kept, and a benchmark that was stopped continues there.
+one to three stages and one to five ranks, one after the other in one Slurm job on all nodes. Needs
+root. With --folder results are kept, and a benchmark that was stopped continues there.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from pathlib import Path
 from benchmarks.record import Report, standard_options
 from benchmarks.unlike.cases import CLUSTERS, LAYOUTS, QUICK, WORKS
 from benchmarks.unlike.judge import Case, judge
-from benchmarks.unlike.runs import Bench, cluster_up, pools_of
+from benchmarks.unlike.runs import Bench, Run, cluster_up, pools_of
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.profile import Profile
 
 log = logging.getLogger(__name__)
+
+MEASURING_SECONDS = 60.0  # of one workload
+ENDING_SECONDS = 15.0
 
 
 def main() -> None:
@@ -62,15 +65,18 @@ def run_cluster(name: str, folder: Path, options: argparse.Namespace) -> list[Ca
         for bench in benches
     }
     repeats = range(options.repeats)
-    wanted = [(b, text, repeat) for b in benches for repeat in repeats for text in layouts[b]]
-    if not all(b.profile_path.exists() and b.is_done(text, repeat) for b, text, repeat in wanted):
+    wanted = [(b, Run(text, repeat)) for repeat in repeats for b in benches for text in layouts[b]]
+    todo = [(bench, run) for bench, run in wanted if not bench.is_done(run)]
+    if todo or not all(bench.profile_path.exists() for bench in benches):
         with cluster_up(name) as cluster:
-            for bench, text, repeat in wanted:
-                if not (bench.profile_path.exists() and bench.is_done(text, repeat)):
-                    _stop_in_time(options)
-                profile = bench.measure(cluster)
-                if not bench.is_done(text, repeat):
-                    bench.run(cluster, profile, text, repeat, options.seconds)
+            launcher = benches[0].one_job(cluster)
+            for bench in benches:
+                _stop_in_time(options, 0 if bench.profile_path.exists() else MEASURING_SECONDS)
+                bench.measure(cluster, launcher)
+            for bench, run in todo:
+                _stop_in_time(options, options.seconds + ENDING_SECONDS)
+                bench.train(cluster, launcher, run, options.seconds)
+            launcher.end()
     return [
         _case(bench, pools_of(name), text, repeats) for bench in benches for text in layouts[bench]
     ]
@@ -78,7 +84,7 @@ def run_cluster(name: str, folder: Path, options: argparse.Namespace) -> list[Ca
 
 def _case(bench: Bench, cluster: Cluster, text: str, repeats: range) -> Case:
     estimate = bench.predict(cluster, Profile.load(bench.profile_path), text)
-    rates = [bench.rate(text, repeat) for repeat in repeats]
+    rates = [bench.rate(Run(text, repeat)) for repeat in repeats]
     log.warning(
         "%s %s %s: %s measured, %.0f predicted",
         bench.cluster_name,
@@ -96,8 +102,8 @@ def _case(bench: Bench, cluster: Cluster, text: str, repeats: range) -> Case:
     )
 
 
-def _stop_in_time(options: argparse.Namespace) -> None:
-    if time.monotonic() > options.stop_at:
+def _stop_in_time(options: argparse.Namespace, needed: float) -> None:
+    if time.monotonic() + needed > options.stop_at:
         raise SystemExit("stopped, as asked; call it again with the same folder to continue")
 
 

@@ -6,22 +6,25 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 from benchmarks.unlike.cases import BATCH_SIZE, Work, make_job, parse_layout
+from benchmarks.unlike.one_job import OneJob
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import measure
 from heterps_hpc.commands.prepare import model_of, ready_data
 from heterps_hpc.config import Job
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.launcher import LaunchRequest
-from heterps_hpc.launch.slurm.launcher import SlurmLauncher
+from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener
 from heterps_hpc.layout import Estimate
+from heterps_hpc.model import Model
 from heterps_hpc.plan.cost_model import StageTable, estimate, to_plan
 from heterps_hpc.plan.problem import make_problem
 from heterps_hpc.profile import Profile
@@ -57,7 +60,17 @@ def cluster_up(name: str) -> Iterator[Cluster]:
 def pools_of(name: str) -> Cluster:
     """The cluster file that fits a file of nodes; ranks run the code of this tree."""
     data = yaml.safe_load(load_nodes(find_nodes_file(name)).cluster_file())
-    return Cluster.parse(data | {"site": {"environment": {"PYTHONPATH": str(ROOT)}}}, name)
+    # Every node has one rank and one way out. Were all of UCX's in its address, that would exceed
+    # what Slurm's PMI-2 takes at once in some starts, and MPICH would fail to start.
+    environment = {"PYTHONPATH": str(ROOT), "UCX_TLS": "tcp,self"}
+    return Cluster.parse(data | {"site": {"environment": environment}}, name)
+
+
+class Run(NamedTuple):
+    """A layout, run for the so-many-th time."""
+
+    text: str
+    repeat: int
 
 
 @dataclass(frozen=True)
@@ -79,15 +92,25 @@ class Bench:
         return make_job(self.work, self.folder / "data", self.num_rows, self.measured_batches)
 
     @property
+    def model(self) -> Model:
+        """Its data are generated on first use."""
+        return model_of(self.job, ready_data(self.job))
+
+    def one_job(self, cluster: Cluster) -> OneJob:
+        """A launcher that keeps all nodes for everything that is run on them."""
+        run = RunDir(self.folder / self.cluster_name / f"job-{time.time_ns()}")
+        return OneJob(run, cluster, self.job, self.model)
+
+    @property
     def profile_path(self) -> Path:
         return self.here / "profile.json"
 
-    def measure(self, cluster: Cluster) -> Profile:
+    def measure(self, cluster: Cluster, launcher: Launcher) -> Profile:
         """The profile, taken once."""
         if not self.profile_path.exists():
             ready_data(self.job)
             run = RunDir(self.here / "measured").create()
-            measure(self.job, cluster, run, SlurmLauncher()).save(self.profile_path)
+            measure(self.job, cluster, run, launcher, again=True).save(self.profile_path)
         return Profile.load(self.profile_path)
 
     def table(self, cluster: Cluster, profile: Profile) -> StageTable:
@@ -108,52 +131,42 @@ class Bench:
         table = self.table(cluster, profile)
         return estimate(table, parse_layout(text, cluster, len(profile.layers)))
 
-    def run_folder(self, text: str, repeat: int) -> Path:
-        return (
-            self.here / f"{text.replace(':', '-').replace(' ', '_').replace('*', 'all')}.{repeat}"
-        )
+    def run_folder(self, run: Run) -> Path:
+        name = run.text.replace(":", "-").replace(" ", "_").replace("*", "all")
+        return self.here / f"{name}.{run.repeat}"
 
-    def is_done(self, text: str, repeat: int) -> bool:
-        return RunDir(self.run_folder(text, repeat)).summary.exists()
+    def is_done(self, run: Run) -> bool:
+        return RunDir(self.run_folder(run)).summary.exists()
 
-    def run(
-        self, cluster: Cluster, profile: Profile, text: str, repeat: int, seconds: float
-    ) -> None:
-        """Train the layout on the cluster for about so many seconds."""
-        predicted = self.predict(cluster, profile, text).samples_per_second
-        steps = max(6 * LINES, round(seconds * predicted / BATCH_SIZE))
+    def train(self, cluster: Cluster, launcher: Launcher, run: Run, seconds: float) -> None:
+        """Train a layout for about so many seconds."""
+        profile = Profile.load(self.profile_path)
+        predicted = self.predict(cluster, profile, run.text).samples_per_second
+        steps = max(4 * LINES, round(seconds * predicted / BATCH_SIZE))
         steps -= steps % LINES
         short = {"steps": steps, "epochs": None, "metrics_every": steps // LINES}
-        job = self.job.model_copy(
-            update={"train": self.job.train.model_copy(update=short), "name": f"{self.work.name}"}
-        )
-        plan = to_plan(
-            self.table(cluster, profile), parse_layout(text, cluster, len(profile.layers)), "given"
-        )
+        job = self.job.model_copy(update={"train": self.job.train.model_copy(update=short)})
+        choices = parse_layout(run.text, cluster, len(profile.layers))
+        plan = to_plan(self.table(cluster, profile), choices, "given")
         layout = bind_plan(
             plan.stages,
-            model=model_of(job, ready_data(job)),
+            model=self.model,
             cluster=cluster,
             job=job.name,
             num_partitions=job.train.tables.num_partitions,
             table_loads=profile.table_loads,
             plan=plan,
         )
-        run = RunDir(self.run_folder(text, repeat)).create()
+        folder = RunDir(self.run_folder(run)).create()
         for name, value in (("job", job), ("cluster", cluster), ("layout", layout)):
-            value.save(getattr(run, name))
-        run.metrics.unlink(missing_ok=True)
-        request = LaunchRequest(run, layout, job, cluster)
-        launcher = SlurmLauncher(poll_seconds=0.5)
-        launcher.queue(request)
-        code = launcher.follow(request, limit_seconds=600)
+            value.save(getattr(folder, name))
+        folder.metrics.unlink(missing_ok=True)
+        code = launcher.start(LaunchRequest(folder, layout, job, cluster), Listener())
         if code != ExitCode.DONE:
-            raise RuntimeError(
-                f"{text} on {self.cluster_name} ended with code {int(code)}: {run.logs}"
-            )
+            raise RuntimeError(f"{run.text} on {self.cluster_name} ended with code {int(code)}")
 
-    def rate(self, text: str, repeat: int) -> float:
+    def rate(self, run: Run) -> float:
         """Samples per second of a finished run: the median of its metrics without the start."""
-        lines = RunDir(self.run_folder(text, repeat)).metrics.read_text().splitlines()
+        lines = RunDir(self.run_folder(run)).metrics.read_text().splitlines()
         rates = [json.loads(line)["samples_per_second"] for line in lines]
         return float(statistics.median(rates[2:]))

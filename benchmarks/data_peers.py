@@ -1,6 +1,6 @@
-"""Rivals of data_prep.criteo, each as one would write it: pandas, and a plain Python loop.
+"""Peers of data_prep.criteo, each as one would write it: pandas, and a plain Python loop.
 
-    python data_rivals.py pandas|loop INPUT OUTPUT      (prints the seconds it took)
+    python data_peers.py pandas|loop INPUT OUTPUT      (prints the seconds it took)
 
 It imports nothing of this package, so that it runs in an environment of its own. The transforms
 are the same: log(1 + x), and the documented 64-bit hash of the categories; the output is HDF5.

@@ -1,0 +1,53 @@
+"""The paper's four models, small enough for nodes of a fraction of a core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from heterps_hpc.config import Job
+
+CLUSTERS = ("slow-and-fast", "thin-pipe")
+MODELS: dict[str, dict[str, Any]] = {
+    "ctrdnn": {"name": "ctrdnn", "embedding_dim": 16, "hidden": [512, 256, 128, 64, 32]},
+    "2emb": {
+        "name": "two_embedding",
+        "embedding_dim": 16,
+        "hidden": [512, 256],
+        "second_hidden": [128, 64],
+    },
+    "matchnet": {
+        "name": "matchnet",
+        "embedding_dim": 16,
+        "user_hidden": [512, 256],
+        "item_hidden": [128],
+    },
+    "nce": {"name": "nce", "embedding_dim": 16, "hidden": [512, 256]},
+}
+FLOOR = 0.5  # of the best throughput that the cost model finds
+BATCH_SIZE = 2048  # batches much longer than the 10 ms of a quota's period, on every node
+
+
+def make_job(model: str, data: Path, trial_seconds: float) -> Job:
+    """One model as a job; its data are generated on first use."""
+    return Job.parse(
+        {
+            "name": f"paper-{model}",
+            "model": MODELS[model],
+            "data": {
+                "train": str(data),
+                "synthetic": {"train_rows": 120_000, "num_slots": 10, "cardinality": 5_000},
+            },
+            "train": {
+                "batch_size": BATCH_SIZE,
+                "micro_batches": 2,
+                "epochs": 1000,
+                "sparse": {"optimizer": "adagrad_rowwise", "lr": 0.01},
+                "dense": {"optimizer": "adagrad", "lr": 0.01},
+            },
+            "measure": {"batches": 12, "warmup": 4, "rank_counts": [1, 2, 4]},
+            "goal": {"min_fraction_of_best": FLOOR},
+            "plan": {"trial_seconds": trial_seconds},
+        },
+        "benchmark",
+    )
