@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """One command that a page tells its reader to type."""
+    """One command that a page asks its reader to type."""
 
     line: int
     words: tuple[str, ...]
