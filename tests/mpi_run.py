@@ -118,11 +118,11 @@ def end_everything(process: subprocess.Popen[bytes], token: str) -> None:
 
 @functools.cache
 def find_mpirun() -> str:
-    """The mpirun beside this Python, which mpi4py was built for, else the one on the path."""
-    beside = Path(sys.executable).with_name("mpirun")
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    """The mpirun next to this Python, which mpi4py was built for, else the one on the path."""
+    own = Path(sys.executable).with_name("mpirun")
+    found = str(own) if own.exists() else shutil.which("mpirun")
     if found is None:
-        pytest.skip("no mpirun beside this Python or on the path; `make setup` installs one")
+        pytest.skip("no mpirun next to this Python or on the path; `make setup` installs one")
     return found
 
 
