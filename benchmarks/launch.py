@@ -33,8 +33,7 @@ from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.sharding import bind_plan
-from slurm.dev_cluster.cluster import Cluster as DevCluster
-from slurm.dev_cluster.cluster import missing_programs
+from slurm.dev_cluster.cluster import DevCluster, missing_programs
 from slurm.dev_cluster.guard import start_guard
 from slurm.dev_cluster.spec import ClusterSpec, can_isolate
 
@@ -55,7 +54,7 @@ def main() -> None:
     repeats = 1 if options.quick else 3
     report = Report("launch", "Launching: command to first batch, and our share of it")
     with tempfile.TemporaryDirectory(prefix="hl-", dir="/tmp") as folder:
-        bench = Bench(Path(folder), repeats, quick=options.quick)
+        bench = LaunchBench(Path(folder), repeats, quick=options.quick)
         if not options.quick:
             imports(report, repeats)
         on_this_machine(report, bench)
@@ -63,7 +62,7 @@ def main() -> None:
     report.finish(options.json)
 
 
-class Bench:
+class LaunchBench:
     """A tiny job with a layout of one sparse and one dense rank."""
 
     def __init__(self, folder: Path, repeats: int, *, quick: bool) -> None:
@@ -157,7 +156,7 @@ def imports(report: Report, repeats: int) -> None:
         report.add(f"import of the {name}", medians[name] - medians["nothing"], "s")
 
 
-def on_this_machine(report: Report, bench: Bench) -> None:
+def on_this_machine(report: Report, bench: LaunchBench) -> None:
     """mpirun alone, then through the launcher."""
     mpi = find_mpi()
     variables = {**os.environ, **mpi_environment(mpi.flavour, "local"), "PYTHONPATH": str(ROOT)}
@@ -181,7 +180,7 @@ def on_this_machine(report: Report, bench: Bench) -> None:
     bench.add_first_batch(report, "local")
 
 
-def on_slurm(report: Report, bench: Bench) -> None:
+def on_slurm(report: Report, bench: LaunchBench) -> None:
     """sbatch and srun alone, then through the launcher, on a development cluster."""
     spec = ClusterSpec(bench.folder / "s", PORT, isolate=can_isolate())
     if missing := missing_programs(spec):

@@ -33,7 +33,7 @@ WARMUP_STEPS = 20
 
 
 @dataclass(frozen=True)
-class Case:
+class MpiCase:
     """One MPI with one set of environment variables."""
 
     flavour: str
@@ -41,16 +41,18 @@ class Case:
     settings: dict[str, str]
 
 
-def cases(flavour: str) -> list[Case]:
+def cases(flavour: str) -> list[MpiCase]:
     """The settings to compare: as it comes, and as heterps sets it."""
     if flavour not in ("mpich", "openmpi"):
         raise SystemExit(f"--mpi {flavour}=…: mpich or openmpi")
     ours = mpi_environment(flavour, "local")  # type: ignore[arg-type]
     needed = {k: v for k, v in ours.items() if "ROOT" in k or k.startswith("PRTE_")}
-    return [Case(flavour, "defaults", needed), Case(flavour, "our settings", ours)]
+    return [MpiCase(flavour, "defaults", needed), MpiCase(flavour, "our settings", ours)]
 
 
-def run_ranks(venv: Path, case: Case, num_ranks: int, program: Sequence[object]) -> dict[str, Any]:
+def run_ranks(
+    venv: Path, case: MpiCase, num_ranks: int, program: Sequence[object]
+) -> dict[str, Any]:
     """The figures that rank 0 prints as its last line of JSON; none if it did not end in time."""
     words = [venv / "bin/mpirun", "-n", num_ranks]
     words += ["--bind-to", "none"] if case.flavour == "openmpi" else []

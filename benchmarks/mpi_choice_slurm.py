@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.record import Record
 from heterps_hpc.launch.mpi import mpi_environment
-from slurm.dev_cluster.cluster import Cluster
+from slurm.dev_cluster.cluster import DevCluster
 from slurm.dev_cluster.spec import ClusterSpec, can_isolate
 
 RANK = Path(__file__).with_name("mpi_choice_rank.py")
@@ -25,7 +25,7 @@ srun --mpi={plugin} --kill-on-bad-exit=1 --het-group=0 {command} : --het-group=1
 
 def reliability(venvs: dict[str, Path], num_jobs: int, folder: Path) -> list[Record]:
     """Share of jobs that passed, and the median time of one, per MPI."""
-    cluster = Cluster(ClusterSpec(folder, isolate=can_isolate()))
+    cluster = DevCluster(ClusterSpec(folder, isolate=can_isolate()))
     cluster.up()
     try:
         records = []
@@ -42,7 +42,7 @@ def reliability(venvs: dict[str, Path], num_jobs: int, folder: Path) -> list[Rec
         cluster.down()
 
 
-def _one_job(cluster: Cluster, flavour: str, venv: Path, stem: Path) -> float | None:
+def _one_job(cluster: DevCluster, flavour: str, venv: Path, stem: Path) -> float | None:
     """Seconds of one job, None if it failed or hung; a world of four ranks must have formed."""
     log, script = stem.with_suffix(".log"), stem.with_suffix(".sh")
     log.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def _one_job(cluster: Cluster, flavour: str, venv: Path, stem: Path) -> float | 
         _slurm(cluster, "scancel", job)
 
 
-def _slurm(cluster: Cluster, *command: str) -> str:
+def _slurm(cluster: DevCluster, *command: str) -> str:
     return subprocess.run(
         command, capture_output=True, text=True, env=cluster.spec.environment(), timeout=60
     ).stdout

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.memory_probe import compiled
-from benchmarks.table_workloads import SPREAD, Workload
+from benchmarks.table_workloads import SPREAD, TableWorkload
 
 Indices = list[NDArray[np.int64]]
 Step = Callable[[Indices], None]
@@ -30,7 +30,7 @@ def _on_cache_line(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def heterps(
-    w: Workload, threads: int = 1, at_once: int = 1, precision: Any = None
+    w: TableWorkload, threads: int = 1, at_once: int = 1, precision: Any = None
 ) -> tuple[Step, Callable[[Indices], Any]]:
     """Our table: 64-bit keys, hashed; threads inside each table, or tables at once."""
     from heterps_hpc.core import Table, TableConfig, ThreadPool
@@ -68,7 +68,7 @@ def heterps(
     return step, lambda batch: [i.astype(np.uint64) * SPREAD for i in batch]
 
 
-def limit(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
+def limit(w: TableWorkload) -> tuple[Step, Callable[[Indices], Any]]:
     """The bare movement of the same bytes (table_limit.cpp)."""
     library = compiled("table_limit.cpp")
     stride = 4 * (w.dim + 1)
@@ -94,7 +94,7 @@ def limit(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
     return step, lambda batch: [i.astype(np.uint32) for i in batch]
 
 
-def fbgemm(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
+def fbgemm(w: TableWorkload) -> tuple[Step, Callable[[Indices], Any]]:
     """FBGEMM's table-batched embedding on the CPU, fused exact row-wise Adagrad."""
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -122,7 +122,7 @@ def fbgemm(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
     return step, lambda batch: torch.from_numpy(np.concatenate(batch))
 
 
-def torch_bags(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
+def torch_bags(w: TableWorkload) -> tuple[Step, Callable[[Indices], Any]]:
     """torch.nn.EmbeddingBag with sparse gradients and torch.optim.Adagrad."""
     import torch
 
@@ -145,7 +145,7 @@ def torch_bags(w: Workload) -> tuple[Step, Callable[[Indices], Any]]:
     return step, lambda batch: [torch.from_numpy(i) for i in batch]
 
 
-CONTENDERS: dict[str, Callable[[Workload], tuple[Step, Callable[[Indices], Any]]]] = {
+CONTENDERS: dict[str, Callable[[TableWorkload], tuple[Step, Callable[[Indices], Any]]]] = {
     "heterps": heterps,
     "heterps-2": lambda w: heterps(w, at_once=2),
     "heterps-2-inside": lambda w: heterps(w, threads=2),

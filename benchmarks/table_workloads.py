@@ -12,7 +12,7 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)  # index -> key: all 64 bits in use
 
 
 @dataclass(frozen=True)
-class Workload:
+class TableWorkload:
     """Slots of equal size; every sample has keys_per_slot keys in each."""
 
     title: str
@@ -60,8 +60,8 @@ class Skew:
 
 
 WORKLOADS = {
-    "a": Workload("a: 26 slots, Zipf 1.1, dim 16", 26, 16, 1.1, 1, 10),
-    "b": Workload("b: 26 slots, uniform, dim 16", 26, 16, 0.0, 1, 10),
-    "c": Workload("c: 40 slots, Zipf 1.1, 20 keys, dim 16", 40, 16, 1.1, 20, 2),
-    "d": Workload("d: 26 slots, Zipf 1.1, dim 64", 26, 64, 1.1, 1, 6),
+    "a": TableWorkload("a: 26 slots, Zipf 1.1, dim 16", 26, 16, 1.1, 1, 10),
+    "b": TableWorkload("b: 26 slots, uniform, dim 16", 26, 16, 0.0, 1, 10),
+    "c": TableWorkload("c: 40 slots, Zipf 1.1, 20 keys, dim 16", 40, 16, 1.1, 20, 2),
+    "d": TableWorkload("d: 26 slots, Zipf 1.1, dim 64", 26, 64, 1.1, 1, 6),
 }

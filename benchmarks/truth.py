@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.peers import cache_folder
+from benchmarks.predictions import Prediction, kendall_tau
 from benchmarks.record import Report
 from benchmarks.train.contenders import ours
 from benchmarks.train.ours import make_job, parse_stages
@@ -46,23 +47,13 @@ LAYOUTS = (
     "2:2,*:2",
 )
 QUICK = ("*:1", "*:2", "1:1,*:1", "2:1,*:1")
-CLOSE = 0.05  # pairs nearer than this do not count for the order
 
 
 @dataclass(frozen=True)
-class Case:
-    """One layout of one workload."""
+class TruthCase(Prediction):
+    """A layout, and whether this machine has a core for each of its ranks."""
 
-    work: str
-    stages: str
     num_ranks: int
-    predicted: float
-    measured: float
-
-    @property
-    def error(self) -> float:
-        """Relative to what was measured."""
-        return abs(self.predicted - self.measured) / self.measured
 
 
 def cluster_of(num_pools: int) -> Cluster:
@@ -126,22 +117,9 @@ def predict(profile: Profile, work: Workload, text: str) -> float:
     return estimate(StageTable(problem), choices).samples_per_second
 
 
-def kendall_tau(cases: list[Case]) -> float:
-    """Share of pairs in the right order minus share in the wrong one; close pairs do not count."""
-    right = wrong = 0
-    for one, other in itertools.combinations(cases, 2):
-        if one.work != other.work or abs(one.measured / other.measured - 1) < CLOSE:
-            continue
-        if (one.measured - other.measured) * (one.predicted - other.predicted) > 0:
-            right += 1
-        else:
-            wrong += 1
-    return (right - wrong) / max(right + wrong, 1)
-
-
 def run_workload(
     work: Workload, layouts: tuple[str, ...], repeats: int, folder: Path
-) -> list[Case]:
+) -> list[TruthCase]:
     """Measure the profile, then the layouts, which take turns."""
     data = ready_data(work, folder)
     profile = take_profile(work, data)
@@ -158,12 +136,12 @@ def run_workload(
                 predict(profile, work, text),
             )
     return [
-        Case(
+        TruthCase(
             work.name,
             text,
-            sum(int(part.partition(":")[2]) for part in text.split(",")),
             predict(profile, work, text),
             statistics.median(found),
+            sum(int(part.partition(":")[2]) for part in text.split(",")),
         )
         for text, found in rates.items()
     ]
@@ -179,14 +157,14 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     folder = cache_folder().parent / "benchmark-data"
     report = Report("truth", "Predicted against measured throughput")
-    cases: list[Case] = []
+    cases: list[TruthCase] = []
     for work in (replace(W1, settles=False), replace(W2, settles=False)):
         layouts = QUICK if options.quick else LAYOUTS
         cases += run_workload(work, layouts, 1 if options.quick else options.repeats, folder)
     cores = os.cpu_count() or 1
     judged = [case for case in cases if case.num_ranks <= cores]
     for case in cases:
-        label = f"{case.work} {case.stages}" + (
+        label = f"{case.work} {case.layout}" + (
             "" if case in judged else " (more ranks than cores)"
         )
         report.add(f"{label} measured", case.measured, "samples/s")

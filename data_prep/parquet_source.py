@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.recipe import BadColumn, Recipe, rows_of
-from data_prep.source import Block, SourceSegment, Task
+from data_prep.source import Block, ReadTask, SourceSegment
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import Schema
 from heterps_hpc.errors import UserError
@@ -66,15 +66,15 @@ class ParquetSource:
                 first, total = group + 1, 0
         return runs
 
-    def tasks(self, segment_bytes: int) -> list[Task]:
+    def tasks(self, segment_bytes: int) -> list[ReadTask]:
         """One for each segment."""
         return [
-            Task(file, number, stream=False)
+            ReadTask(file, number, stream=False)
             for file in range(len(self.files))
             for number in range(len(self._runs(file, segment_bytes)))
         ]
 
-    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
+    def segments(self, task: ReadTask, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
         """The one segment of a task."""
         if skip == 0:
             first, last = self._runs(task.file, segment_bytes)[task.segment]

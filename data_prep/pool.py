@@ -18,7 +18,7 @@ from heterps_hpc.errors import UserError
 if TYPE_CHECKING:
     from data_prep.options import PrepareOptions
     from data_prep.prepare import Preparation
-    from data_prep.source import Task
+    from data_prep.source import ReadTask
 
 Result = TypeVar("Result")
 
@@ -71,9 +71,9 @@ def _work(function: Callable[..., Result], task: Any) -> Result:
 
 
 def run_tasks(
-    function: Callable[[Preparation, Task, Meter], Result],
+    function: Callable[[Preparation, ReadTask, Meter], Result],
     preparation: Preparation,
-    tasks: list[Task],
+    tasks: list[ReadTask],
     options: PrepareOptions,
     meter: Meter,
 ) -> Iterator[Result]:

@@ -14,7 +14,7 @@ from data_prep.hashing import missing_key
 from data_prep.keycounts import KeyCounts, KeyPolicy
 from data_prep.options import PARTS, PrepareOptions
 from data_prep.pool import Meter, run_tasks
-from data_prep.source import Source, SourceSegment, Task
+from data_prep.source import ReadTask, Source, SourceSegment
 from data_prep.split import Split, cut_fractions
 from data_prep.workplace import Done, Workplace
 from heterps_hpc.counter_rng import seed_of
@@ -79,7 +79,7 @@ def _prepare(
     return _finish(source, options, workplace)
 
 
-def write_task(preparation: Preparation, task: Task, meter: Meter) -> None:
+def write_task(preparation: Preparation, task: ReadTask, meter: Meter) -> None:
     """Write the shards of one task's unfinished segments."""
     options = preparation.options
     workplace = Workplace(options.out)
@@ -205,7 +205,7 @@ def _save_frequent(path: Path, counts: dict[str, KeyCounts], min_count: int) -> 
     partial.replace(path)
 
 
-def count_task(preparation: Preparation, task: Task, meter: Meter) -> KeyCountsBySlot:
+def count_task(preparation: Preparation, task: ReadTask, meter: Meter) -> KeyCountsBySlot:
     """How often each key of a task occurs."""
     counts = _empty_counts(preparation.source, preparation.options)
     segment_bytes = preparation.options.segment_bytes

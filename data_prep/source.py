@@ -18,7 +18,7 @@ Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Task:
+class ReadTask:
     """Work for one process: one segment of a file, or (`stream`) all from that one on."""
 
     file: int
@@ -60,10 +60,10 @@ class Source(Protocol):
     def describe(self) -> dict[str, Any]:
         """What it is, for the manifest and to identify the source."""
 
-    def tasks(self, segment_bytes: int) -> list[Task]:
+    def tasks(self, segment_bytes: int) -> list[ReadTask]:
         """All of the work."""
 
-    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
+    def segments(self, task: ReadTask, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
         """The segments of a task but the first `skip`."""
 
     def time_cuts(self, fractions: tuple[float, ...], segment_bytes: int) -> tuple[int, ...]:
@@ -110,18 +110,18 @@ class TextSource:
         """For messages."""
         return str(self.files[file])
 
-    def tasks(self, segment_bytes: int) -> list[Task]:
+    def tasks(self, segment_bytes: int) -> list[ReadTask]:
         """A segment of a plain file each; a compressed file as a whole."""
         tasks = []
         for file, (kind, size) in enumerate(zip(self._kinds, self._sizes, strict=True)):
             if kind is not None:
-                tasks.append(Task(file, 0, stream=True))
+                tasks.append(ReadTask(file, 0, stream=True))
             else:
                 count = -(-size // segment_bytes)
-                tasks.extend(Task(file, number, stream=False) for number in range(count))
+                tasks.extend(ReadTask(file, number, stream=False) for number in range(count))
         return tasks
 
-    def segments(self, task: Task, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
+    def segments(self, task: ReadTask, skip: int, segment_bytes: int) -> Iterator[SourceSegment]:
         """The segments of a task but the first `skip`."""
         path = self.files[task.file]
         if not task.stream:

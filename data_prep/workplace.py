@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.options import PARTS, PrepareOptions
-from data_prep.source import Source, Task
+from data_prep.source import ReadTask, Source
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.dataset.manifest import MANIFEST_FILE, DatasetShard, Schema
 from heterps_hpc.dataset.write.shard_writer import ShardStats, disk_errors
@@ -116,12 +116,12 @@ class Workplace:
             }
             write_atomically(self._name(done.file, done.segment, "json"), json.dumps(record))
 
-    def end_task(self, task: Task) -> None:
+    def end_task(self, task: ReadTask) -> None:
         """Mark a task as finished."""
         with disk_errors(self.path):
             self._name(task.file, task.segment, "end").touch()
 
-    def is_ended(self, task: Task) -> bool:
+    def is_ended(self, task: ReadTask) -> bool:
         """Whether all of a task's segments are finished."""
         return self._name(task.file, task.segment, "end").exists()
 
@@ -136,7 +136,7 @@ class Workplace:
             found.append(Done(**record))
         return sorted(found, key=lambda done: (done.file, done.segment))
 
-    def next_segment(self, task: Task) -> int:
+    def next_segment(self, task: ReadTask) -> int:
         """The first segment of a streaming task that is not finished."""
         numbers = [done.segment for done in self.done() if done.file == task.file]
         return max(numbers, default=task.segment - 1) + 1

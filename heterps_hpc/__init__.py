@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heterps_hpc.commands.notebook import Report as Report
+    from heterps_hpc.commands.notebook import ReportPage as ReportPage
     from heterps_hpc.commands.notebook import Run as Run
     from heterps_hpc.commands.notebook import measure as measure
     from heterps_hpc.commands.notebook import plan as plan
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "heterps_hpc.commands.notebook": ("Report", "Run", "measure", "plan", "report", "run"),
+    "heterps_hpc.commands.notebook": ("ReportPage", "Run", "measure", "plan", "report", "run"),
     "heterps_hpc.errors": ("StartFailed", "UserError"),
     "heterps_hpc.serving.predictor": ("Predictor", "load"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = ["Predictor", "Report", "Run", "StartFailed", "UserError"]
+__all__ = ["Predictor", "ReportPage", "Run", "StartFailed", "UserError"]
 __all__ += ["load", "measure", "plan", "report", "run"]
 
 

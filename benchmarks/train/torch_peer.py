@@ -19,7 +19,7 @@ from benchmarks.train.workload import StepClock, Workload, open_reader
 from heterps_hpc.dataset import Batch
 
 
-class Net(nn.Module):
+class TorchNet(nn.Module):
     """One EmbeddingBag per slot, then the dense layers."""
 
     def __init__(self, work: Workload) -> None:
@@ -68,7 +68,7 @@ def main() -> None:
         hvd = start_horovod()
         rank, size = hvd.rank(), hvd.size()
     torch.manual_seed(0)
-    model = Net(work)
+    model = TorchNet(work)
     sparse = torch.optim.Adagrad(model.bags.parameters(), lr=work.sparse_lr)
     dense = torch.optim.Adagrad(model.mlp.parameters(), lr=work.dense_lr)
     optimizers = [sparse, dense]

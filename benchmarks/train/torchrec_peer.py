@@ -25,7 +25,7 @@ from benchmarks.train.workload import StepClock, Workload, open_reader
 from heterps_hpc.dataset import Batch
 
 
-class Net(nn.Module):
+class TorchRecNet(nn.Module):
     """An embedding bag collection, then the dense layers."""
 
     def __init__(self, work: Workload) -> None:
@@ -68,7 +68,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cpu")
-    net = Net(work)
+    net = TorchRecNet(work)
     _apply_optimizer_in_backward(
         torchrec.optim.RowWiseAdagrad, net.bags.parameters(), {"lr": work.sparse_lr}
     )

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.record import Report, standard_options
 from benchmarks.unlike.cases import CLUSTERS, LAYOUTS, QUICK, WORKS
-from benchmarks.unlike.judge import Case, judge
-from benchmarks.unlike.runs import Bench, Run, cluster_up, pools_of
+from benchmarks.unlike.judge import PricedPrediction, judge
+from benchmarks.unlike.runs import Bench, LayoutRun, cluster_up, pools_of
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.profile import Profile
 
@@ -57,7 +57,7 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def run_cluster(name: str, folder: Path, options: argparse.Namespace) -> list[Case]:
+def run_cluster(name: str, folder: Path, options: argparse.Namespace) -> list[PricedPrediction]:
     """Measure and run what is not there yet, then compare; the cluster is started only for that."""
     benches = [Bench(name, work, folder) for work in WORKS if work.name in options.works]
     layouts = {
@@ -65,7 +65,9 @@ def run_cluster(name: str, folder: Path, options: argparse.Namespace) -> list[Ca
         for bench in benches
     }
     repeats = range(options.repeats)
-    wanted = [(b, Run(text, repeat)) for repeat in repeats for b in benches for text in layouts[b]]
+    wanted = [
+        (b, LayoutRun(text, repeat)) for repeat in repeats for b in benches for text in layouts[b]
+    ]
     todo = [(bench, run) for bench, run in wanted if not bench.is_done(run)]
     if todo or not all(bench.profile_path.exists() for bench in benches):
         with cluster_up(name) as cluster:
@@ -82,9 +84,9 @@ def run_cluster(name: str, folder: Path, options: argparse.Namespace) -> list[Ca
     ]
 
 
-def _case(bench: Bench, cluster: Cluster, text: str, repeats: range) -> Case:
+def _case(bench: Bench, cluster: Cluster, text: str, repeats: range) -> PricedPrediction:
     estimate = bench.predict(cluster, Profile.load(bench.profile_path), text)
-    rates = [bench.rate(Run(text, repeat)) for repeat in repeats]
+    rates = [bench.rate(LayoutRun(text, repeat)) for repeat in repeats]
     log.warning(
         "%s %s %s: %s measured, %.0f predicted",
         bench.cluster_name,
@@ -93,7 +95,7 @@ def _case(bench: Bench, cluster: Cluster, text: str, repeats: range) -> Case:
         " ".join(f"{rate:.0f}" for rate in rates),
         estimate.samples_per_second,
     )
-    return Case(
+    return PricedPrediction(
         bench.work.name,
         text,
         estimate.samples_per_second,

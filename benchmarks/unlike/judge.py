@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.predictions import Prediction, kendall_tau
 from benchmarks.record import Report
 
-CLOSE = 0.05  # pairs nearer than this do not count for the order
 FLOOR = 0.5  # of the best throughput: the question that the chosen layout answers
 
 
 @dataclass(frozen=True)
-class Case:
-    """One layout of one workload."""
+class PricedPrediction(Prediction):
+    """A layout with its price."""
 
-    work: str
-    layout: str
-    predicted: float  # samples/s
-    measured: float
     price: float  # $/hour of its ranks
-
-    @property
-    def error(self) -> float:
-        """Relative to what was measured."""
-        return abs(self.predicted - self.measured) / self.measured
 
     @property
     def money(self) -> float:
@@ -34,20 +24,7 @@ class Case:
         return self.price / 3600 / self.measured * 1e6
 
 
-def kendall_tau(cases: Sequence[Case]) -> float:
-    """Share of pairs in the right order minus share in the wrong one; close pairs do not count."""
-    right = wrong = 0
-    for one, other in itertools.combinations(cases, 2):
-        if one.work != other.work or abs(one.measured / other.measured - 1) < CLOSE:
-            continue
-        if (one.measured - other.measured) * (one.predicted - other.predicted) > 0:
-            right += 1
-        else:
-            wrong += 1
-    return (right - wrong) / max(right + wrong, 1)
-
-
-def money_over_best(cases: Sequence[Case]) -> float:
+def money_over_best(cases: Sequence[PricedPrediction]) -> float:
     """Money of the layout that predictions choose, relative to the best that was run; of one work.
 
     Both must really reach the floor, which is half of the best measured throughput.
@@ -61,7 +38,7 @@ def money_over_best(cases: Sequence[Case]) -> float:
     return chosen.money / best - 1 if chosen.measured >= 0.95 * floor else float("inf")
 
 
-def judge(report: Report, cluster: str, cases: Sequence[Case]) -> None:
+def judge(report: Report, cluster: str, cases: Sequence[PricedPrediction]) -> None:
     """All records of one cluster."""
     for case in cases:
         label = f"{cluster}, {case.work}, {case.layout}"

@@ -30,7 +30,7 @@ from heterps_hpc.plan.problem import make_problem
 from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.sharding import bind_plan
-from slurm.dev_cluster.cluster import Cluster as DevCluster
+from slurm.dev_cluster.cluster import DevCluster
 from slurm.dev_cluster.guard import start_guard
 from slurm.dev_cluster.nodes_file import find_nodes_file, load_nodes
 from slurm.dev_cluster.spec import ClusterSpec
@@ -66,7 +66,7 @@ def pools_of(name: str) -> Cluster:
     return Cluster.parse(data | {"site": {"environment": environment}}, name)
 
 
-class Run(NamedTuple):
+class LayoutRun(NamedTuple):
     """A layout, run for the so-many-th time."""
 
     text: str
@@ -131,14 +131,14 @@ class Bench:
         table = self.table(cluster, profile)
         return estimate(table, parse_layout(text, cluster, len(profile.layers)))
 
-    def run_folder(self, run: Run) -> Path:
+    def run_folder(self, run: LayoutRun) -> Path:
         name = run.text.replace(":", "-").replace(" ", "_").replace("*", "all")
         return self.here / f"{name}.{run.repeat}"
 
-    def is_done(self, run: Run) -> bool:
+    def is_done(self, run: LayoutRun) -> bool:
         return RunDir(self.run_folder(run)).summary.exists()
 
-    def train(self, cluster: Cluster, launcher: Launcher, run: Run, seconds: float) -> None:
+    def train(self, cluster: Cluster, launcher: Launcher, run: LayoutRun, seconds: float) -> None:
         """Train a layout for about so many seconds."""
         profile = Profile.load(self.profile_path)
         predicted = self.predict(cluster, profile, run.text).samples_per_second
@@ -165,7 +165,7 @@ class Bench:
         if code != ExitCode.DONE:
             raise RuntimeError(f"{run.text} on {self.cluster_name} ended with code {int(code)}")
 
-    def rate(self, run: Run) -> float:
+    def rate(self, run: LayoutRun) -> float:
         """Samples per second of a finished run: the median of its metrics without the start."""
         lines = RunDir(self.run_folder(run)).metrics.read_text().splitlines()
         rates = [json.loads(line)["samples_per_second"] for line in lines]

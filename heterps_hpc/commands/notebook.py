@@ -29,7 +29,7 @@ PathLike = Path | str
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPage:
     """The page of a run; a notebook shows it."""
 
     path: Path
@@ -125,11 +125,11 @@ def run(
     return Run(directory)
 
 
-def report(run: Run | PathLike) -> Report:
+def report(run: Run | PathLike) -> ReportPage:
     """Write report.html, also of half a run."""
     from heterps_hpc.report import write_report
 
-    return Report(write_report(RunDir(run.path if isinstance(run, Run) else run)))
+    return ReportPage(write_report(RunDir(run.path if isinstance(run, Run) else run)))
 
 
 def _source(job: JobLike) -> Path | Job:

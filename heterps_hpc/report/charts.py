@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from heterps_hpc import format as fmt
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.outcome import choices
 from heterps_hpc.report.records import Metric
 
@@ -88,7 +88,7 @@ def _inline(text: str, name: str) -> str:
     return re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
 
 
-def all_charts(run: Run) -> dict[str, str]:
+def all_charts(run: RecordedRun) -> dict[str, str]:
     """Every chart that the run has data for, by name."""
     painters: dict[str, Painter | None] = {
         "frontier": _frontier(run),
@@ -102,7 +102,7 @@ def all_charts(run: Run) -> dict[str, str]:
     }
 
 
-def _frontier(run: Run) -> Painter | None:
+def _frontier(run: RecordedRun) -> Painter | None:
     points = sorted(
         ((plan.estimate.samples_per_second, plan.estimate.money) for plan in run.planning.frontier)
         if run.planning
@@ -149,7 +149,7 @@ def _frontier(run: Run) -> Painter | None:
     return paint
 
 
-def _learning(run: Run) -> Painter | None:
+def _learning(run: RecordedRun) -> Painter | None:
     points = run.planning.learning_curve if run.planning else ()
     if len(points) < 2:
         return None
@@ -175,7 +175,7 @@ def _learning(run: Run) -> Painter | None:
     return paint
 
 
-def series(run: Run, kind: str, value: ValueOf) -> list[tuple[int, float]]:
+def series(run: RecordedRun, kind: str, value: ValueOf) -> list[tuple[int, float]]:
     """Values by step; a resumed run repeats some steps, and its last word counts."""
     found = {
         metric.step: number
@@ -205,19 +205,19 @@ def _curve(
     return paint
 
 
-def _loss(run: Run) -> Painter | None:
+def _loss(run: RecordedRun) -> Painter | None:
     training = series(run, "train", lambda metric: metric.loss)
     tests = series(run, "evaluation", lambda metric: metric.log_loss)
     return _curve(training, tests, "loss (log loss)")
 
 
-def _auc(run: Run) -> Painter | None:
+def _auc(run: RecordedRun) -> Painter | None:
     training = series(run, "train", lambda metric: metric.auc)
     tests = series(run, "evaluation", lambda metric: metric.auc)
     return _curve(training, tests, "AUC")
 
 
-def _throughput(run: Run) -> Painter | None:
+def _throughput(run: RecordedRun) -> Painter | None:
     measured = series(run, "train", lambda metric: metric.samples_per_second)
     if len(measured) < 2:
         return None

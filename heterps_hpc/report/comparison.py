@@ -8,7 +8,7 @@ from typing import Any
 
 from heterps_hpc import format as fmt
 from heterps_hpc.report import outcome
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.page import evaluation, status
 from heterps_hpc.report.spending import spending
 from heterps_hpc.validation import Value
@@ -34,7 +34,7 @@ class Comparison:
     differences: tuple[Row, ...]  # keys of job and cluster whose values are not all the same
 
 
-def compare(runs: Sequence[Run]) -> Comparison:
+def compare(runs: Sequence[RecordedRun]) -> Comparison:
     """Put runs next to each other."""
     return Comparison(
         runs=tuple(_names(runs)),
@@ -46,7 +46,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     )
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[RecordedRun]) -> list[str]:
     """The directories' names; with their parents' where two are called the same."""
     names = [run.path.name for run in runs]
     if len(set(names)) < len(names):
@@ -54,7 +54,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-def _results(runs: Sequence[Run]) -> list[Row]:
+def _results(runs: Sequence[RecordedRun]) -> list[Row]:
     scores = [dict(evaluation(run)) for run in runs]
     spent = [spending(run) for run in runs]
     plans = [run.layout.plan if run.layout else None for run in runs]

@@ -11,7 +11,7 @@ from heterps_hpc import __version__
 from heterps_hpc import format as fmt
 from heterps_hpc.report import charts
 from heterps_hpc.report.comparison import Comparison
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.page import environment
 from heterps_hpc.report.picture import POOL_COLOURS
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def render_comparison(runs: Sequence[Run], found: Comparison) -> str:
+def render_comparison(runs: Sequence[RecordedRun], found: Comparison) -> str:
     """The page."""
     drawn = {}
     if charts.available():
@@ -38,7 +38,7 @@ def render_comparison(runs: Sequence[Run], found: Comparison) -> str:
 
 
 def _curves(
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     names: Sequence[str],
     label: str,
     value: charts.ValueOf,

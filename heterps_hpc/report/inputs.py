@@ -17,11 +17,11 @@ from heterps_hpc.events import Line, read_lines
 from heterps_hpc.layout import Layout
 from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import Profile
-from heterps_hpc.report.records import Metric, Record, Summary
+from heterps_hpc.report.records import LenientRecord, Metric, Summary
 from heterps_hpc.rundir import RunDir
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=LenientRecord)
 
 _TRACE_LIMIT_BYTES = 64_000_000  # a longer timeline is for a trace viewer
 
@@ -36,7 +36,7 @@ class CheckpointFiles:
 
 
 @dataclass
-class Run:
+class RecordedRun:
     """Everything known about a run; what is None is explained in `missing`."""
 
     path: Path
@@ -60,11 +60,11 @@ class Run:
         return self.layout.job if self.layout is not None else self.path.name
 
 
-def read_run(run_dir: RunDir) -> Run:
+def read_run(run_dir: RunDir) -> RecordedRun:
     """Read what is there; only a directory without any trace of a run is refused."""
     if not run_dir.path.is_dir():
         raise UserError(f"{run_dir.path}: no such run directory; give the one that `run` printed")
-    run = Run(run_dir.path)
+    run = RecordedRun(run_dir.path)
     run.job = _value(run, run_dir.job, Job.parse_saved, "the job is unknown")
     run.cluster = _value(run, run_dir.cluster, Cluster.load, "no prices: money is left out")
     run.layout = _value(
@@ -94,7 +94,7 @@ def read_run(run_dir: RunDir) -> Run:
     return run
 
 
-def _value(run: Run, path: Path, load: Callable[[Path], T], without: str) -> T | None:
+def _value(run: RecordedRun, path: Path, load: Callable[[Path], T], without: str) -> T | None:
     if not path.is_file():
         run.missing.append(f"no {path.name}: {without}")
         return None
@@ -106,7 +106,7 @@ def _value(run: Run, path: Path, load: Callable[[Path], T], without: str) -> T |
         return None
 
 
-def _record(run: Run, path: Path, kind: type[R], without: str) -> R | None:
+def _record(run: RecordedRun, path: Path, kind: type[R], without: str) -> R | None:
     if not path.is_file():
         run.missing.append(f"no {path.name}: {without}")
         return None
@@ -126,7 +126,7 @@ def _first_problem(error: Exception) -> str:
     return str(error)
 
 
-def _metrics(run: Run, path: Path) -> list[Metric]:
+def _metrics(run: RecordedRun, path: Path) -> list[Metric]:
     """Whole lines only: the last one of a killed run may be cut short."""
     if not path.is_file():
         run.missing.append(f"no {path.name}: no curves to show")
@@ -142,7 +142,7 @@ def _metrics(run: Run, path: Path) -> list[Metric]:
     return metrics
 
 
-def _trace(run: Run, path: Path) -> list[dict[str, Any]]:
+def _trace(run: RecordedRun, path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         run.missing.append(f"no {path.name}: no timeline to draw")
         return []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from heterps_hpc import format as fmt
 from heterps_hpc.events import PlannedAgain, parse
 from heterps_hpc.layout import Plan
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.phases import is_wait, rank_times
 from heterps_hpc.report.spending import Spending
 from heterps_hpc.spending import attempts
@@ -33,7 +33,7 @@ def shape(plan: Plan) -> str:
     return " → ".join(f"{stage.pool}×{stage.num_ranks}" for stage in plan.stages)
 
 
-def choices(run: Run) -> list[SchedulerRow]:
+def choices(run: RecordedRun) -> list[SchedulerRow]:
     """The chosen plan and every alternative, cheapest first; those without a plan last."""
     chosen = run.layout.plan if run.layout else None
     planning = run.planning
@@ -64,7 +64,7 @@ def choices(run: Run) -> list[SchedulerRow]:
     ]
 
 
-def estimated_pools(run: Run) -> set[str]:
+def estimated_pools(run: RecordedRun) -> set[str]:
     """Pools known by a data sheet only."""
     names = set(run.profile.estimated_pools) if run.profile else set()
     names |= set(run.planning.estimated_pools) if run.planning else set()
@@ -82,7 +82,7 @@ def gap_text(plan: Plan) -> str:
     return fmt.gap(plan.gap)
 
 
-def sentences(run: Run, spent: Spending | None) -> list[str]:
+def sentences(run: RecordedRun, spent: Spending | None) -> list[str]:
     """One idea each; nothing is claimed that the files do not show."""
     plan = run.layout.plan if run.layout else None
     lines = []
@@ -98,7 +98,7 @@ def sentences(run: Run, spent: Spending | None) -> list[str]:
     return lines + [line for line in rest if line]
 
 
-def _decision(run: Run, plan: Plan) -> str:
+def _decision(run: RecordedRun, plan: Plan) -> str:
     where = []
     estimated = estimated_pools(run)
     for stage in plan.stages:
@@ -121,7 +121,7 @@ def _decision(run: Run, plan: Plan) -> str:
     return f"{text}; the optimum is {fmt.money(plan.optimum_money)}, {gap_text(plan)} away."
 
 
-def _others(run: Run, plan: Plan) -> str:
+def _others(run: RecordedRun, plan: Plan) -> str:
     rows = [row for row in choices(run) if not row.is_chosen]
     able = [row for row in rows if row.money is not None and row.meets_floor]
     if not rows:
@@ -143,7 +143,7 @@ def _others(run: Run, plan: Plan) -> str:
     return text + "."
 
 
-def prediction_error(run: Run) -> float | None:
+def prediction_error(run: RecordedRun) -> float | None:
     """(measured − predicted) / predicted throughput."""
     plan = run.layout.plan if run.layout else None
     if plan is None or run.summary is None or not run.summary.samples_per_second:
@@ -152,7 +152,7 @@ def prediction_error(run: Run) -> float | None:
     return run.summary.samples_per_second / predicted - 1 if predicted else None
 
 
-def _prediction(run: Run, plan: Plan | None) -> str:
+def _prediction(run: RecordedRun, plan: Plan | None) -> str:
     if run.summary is None or not run.summary.samples_per_second:
         return ""
     measured = fmt.rate(run.summary.samples_per_second)
@@ -174,7 +174,7 @@ def _bill(plan: Plan | None, spent: Spending | None) -> str:
     return text + "."
 
 
-def _time(run: Run) -> str:
+def _time(run: RecordedRun) -> str:
     bars = rank_times(run)
     if not bars:
         return ""
@@ -190,7 +190,7 @@ def _time(run: Run) -> str:
     )
 
 
-def _starts(run: Run) -> str:
+def _starts(run: RecordedRun) -> str:
     starts = attempts(run.events)
     if len(starts) < 2:
         return ""
@@ -201,7 +201,7 @@ def _starts(run: Run) -> str:
     )
 
 
-def _replans(run: Run) -> str:
+def _replans(run: RecordedRun) -> str:
     """Why it continued on another layout; predictions are then of the rest of the job."""
     for line in reversed(run.events):
         again = parse(line)

@@ -29,7 +29,7 @@ from heterps_hpc.report import (
     traffic,
     wall_time,
 )
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.records import Summary
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.spending import attempts, seconds_since_epoch
@@ -65,7 +65,7 @@ _OUTCOMES = {
 }
 
 
-def render(run: Run) -> str:
+def render(run: RecordedRun) -> str:
     """The page."""
     return environment().get_template("page.html.j2").render(_context(run))
 
@@ -95,7 +95,7 @@ def environment() -> Environment:
     return made
 
 
-def _context(run: Run) -> dict[str, Any]:
+def _context(run: RecordedRun) -> dict[str, Any]:
     spent = spending.spending(run)
     walls = wall_time.wall_times(run)
     bars = phases.rank_times(run)
@@ -147,7 +147,7 @@ def _context(run: Run) -> dict[str, Any]:
     }
 
 
-def _searched(run: Run) -> str:
+def _searched(run: RecordedRun) -> str:
     """What the scheduler that was asked did and found by itself, whoever's plan was taken."""
     planning = run.planning
     if planning is None or not planning.num_placements:
@@ -165,7 +165,7 @@ def _share(part: float | None, whole: float) -> str:
     return f"{100 * part / whole:.2f}" if part and whole > 0 else "0"
 
 
-def status(run: Run) -> StatusBadge:
+def status(run: RecordedRun) -> StatusBadge:
     """From the last start's exit code, else from the totals."""
     starts = attempts(run.events)
     if starts and starts[-1].code is not None:
@@ -197,7 +197,7 @@ def moment(seconds: float) -> str:
         return "–"
 
 
-def _about(run: Run) -> list[str]:
+def _about(run: RecordedRun) -> list[str]:
     details = []
     if run.layout is not None:
         details.append(f"model {run.layout.model}")
@@ -226,7 +226,7 @@ def _devices(summary: Summary) -> list[str]:
     return [f"{count} × {device}" for device, count in found.items()]
 
 
-def tiles(run: Run, spent: spending.Spending | None) -> list[Tile]:
+def tiles(run: RecordedRun, spent: spending.Spending | None) -> list[Tile]:
     """Headline numbers, as far as they are known."""
     plan = run.layout.plan if run.layout else None
     found = []
@@ -264,7 +264,7 @@ def tiles(run: Run, spent: spending.Spending | None) -> list[Tile]:
     return found
 
 
-def evaluation(run: Run) -> list[tuple[str, str]]:
+def evaluation(run: RecordedRun) -> list[tuple[str, str]]:
     """The last evaluation's numbers, by name."""
     last = next((m for m in reversed(run.metrics) if m.kind == "evaluation"), None)
     values: dict[str, Any] = dict(run.summary.evaluation or {}) if run.summary else {}
@@ -278,7 +278,7 @@ def evaluation(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def without_model(run: Run) -> str:
+def without_model(run: RecordedRun) -> str:
     """What predicting the mean rate of clicks for every sample would reach: the least to beat."""
     values = dict(evaluation(run))
     if "normalised entropy" not in values or float(values["normalised entropy"]) <= 0:
@@ -287,7 +287,7 @@ def without_model(run: Run) -> str:
     return f"Predicting the same rate for every sample has AUC 0.5000 and log loss {entropy:.4f}."
 
 
-def _again(run: Run) -> str:
+def _again(run: RecordedRun) -> str:
     """The command that repeats the run from its own files."""
     if run.job is None or run.profile is None:
         return ""
@@ -296,7 +296,7 @@ def _again(run: Run) -> str:
     return shlex.join([*words, "--run-dir", f"{where.path}-again"])
 
 
-def tables_text(run: Run) -> str:
+def tables_text(run: RecordedRun) -> str:
     """What the tables hold, and what they turned away or forgot."""
     held = [
         (name, stats)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from heterps_hpc import format as fmt
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.records import RankRecord
 
 OTHER = "other"
@@ -87,7 +87,7 @@ class RankTime:
         return worked / self.total if self.total else 0.0
 
 
-def rank_times(run: Run) -> list[RankTime]:
+def rank_times(run: RecordedRun) -> list[RankTime]:
     """Bars by rank; time that no phase claims is `other`."""
     if run.summary is None:
         return []
@@ -156,7 +156,7 @@ class StageTime:
         return self.measured / self.predicted - 1
 
 
-def stage_times(run: Run) -> list[StageTime]:
+def stage_times(run: RecordedRun) -> list[StageTime]:
     """Stages in order, as far as they are known."""
     if run.layout is None:
         return []

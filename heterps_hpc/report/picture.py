@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from heterps_hpc import format as fmt
 from heterps_hpc.layout import Layout
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.outcome import estimated_pools
 from heterps_hpc.report.phases import StageTime, stage_times
 
@@ -73,7 +73,7 @@ class Picture:
     legend: list[tuple[str, str]] = field(default_factory=list)  # colour, pool
 
 
-def draw(run: Run, *, vertical: bool = False) -> Picture | None:
+def draw(run: RecordedRun, *, vertical: bool = False) -> Picture | None:
     """Geometry of the picture; None without a layout."""
     layout = run.layout
     if layout is None:
@@ -259,7 +259,7 @@ def _arrow_down(source: int, target: int, tensors: Tensors, height: float) -> Ar
     return Arrow(path, [(place, (first + last) / 2, text)], tooltip, "start")
 
 
-def _crossings(run: Run, layout: Layout) -> dict[tuple[int, int], Tensors]:
+def _crossings(run: RecordedRun, layout: Layout) -> dict[tuple[int, int], Tensors]:
     """Tensors (name, bytes per sample) between each pair of stages; one copy per reading stage."""
     crossings: dict[tuple[int, int], Tensors] = {}
     stage_of = {layer: i for i, stage in enumerate(layout.stages) for layer in stage.layers}

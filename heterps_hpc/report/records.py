@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 Counts = dict[str, dict[str, float]]  # kind of message → peer rank → bytes or messages
 
 
-class Record(BaseModel):
+class LenientRecord(BaseModel):
     """Base of the forgiving readers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=True)
 
 
-class RankRecord(Record):
+class RankRecord(LenientRecord):
     """Where one rank's time and bytes went."""
 
     rank: int
@@ -37,7 +37,7 @@ class RankRecord(Record):
     tables: dict[str, dict[str, float]] = Field(default_factory=dict)  # table → count → number
 
 
-class Summary(Record):
+class Summary(LenientRecord):
     """Totals of a run that ended."""
 
     steps: int = 0
@@ -51,7 +51,7 @@ class Summary(Record):
     ranks: tuple[RankRecord, ...] = ()
 
 
-class Metric(Record):
+class Metric(LenientRecord):
     """One line of metrics.jsonl."""
 
     kind: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heterps_hpc import format as fmt
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.outcome import shape
 
 
@@ -33,7 +33,7 @@ class MemoryRow:
     device_limit: float | None
 
 
-def runners_up(run: Run) -> list[RunnerUpRow]:
+def runners_up(run: RecordedRun) -> list[RunnerUpRow]:
     """Cheapest first, as the planner wrote them."""
     if run.planning is None:
         return []
@@ -61,7 +61,7 @@ class TrialRow:
     remark: str
 
 
-def trials(run: Run) -> list[TrialRow]:
+def trials(run: RecordedRun) -> list[TrialRow]:
     """The plans that really ran before the job proper, in the order of their predictions."""
     if run.planning is None:
         return []
@@ -79,7 +79,7 @@ def trials(run: Run) -> list[TrialRow]:
     return rows
 
 
-def stage_memory(run: Run) -> list[MemoryRow]:
+def stage_memory(run: RecordedRun) -> list[MemoryRow]:
     """Nothing, if the planner's list is of other stages than the layout's."""
     plan = run.layout.plan if run.layout else None
     if run.planning is None or plan is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.spending import Attempt, PoolSpending, attempts, pool_spending
 
 
@@ -23,7 +23,7 @@ class Spending:
         return sum(pool.money for pool in self.pools) + self.trials
 
 
-def spending(run: Run) -> Spending | None:
+def spending(run: RecordedRun) -> Spending | None:
     """What the allocated nodes cost, if prices and hours are known."""
     if run.cluster is None or run.layout is None:
         return None

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from heterps_hpc import format as fmt
 from heterps_hpc.report import outcome, page, spending
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 
 _TONES = {"good": "green", "warn": "yellow", "bad": "red"}
 _ROWS_SHOWN = 8
 
 
-def show(run: Run, report: Path, console: Console) -> None:
+def show(run: RecordedRun, report: Path, console: Console) -> None:
     """Print the short form; texts of the run are shown as they are, never as markup."""
     status = page.status(run)
     title = Text.assemble(run.name, "  ", (status.text, _TONES[status.tone]))
@@ -33,7 +33,7 @@ def show(run: Run, report: Path, console: Console) -> None:
     console.print(Text.assemble("report: ", (str(report), "bold")), soft_wrap=True)
 
 
-def _choices(run: Run) -> Table | None:
+def _choices(run: RecordedRun) -> Table | None:
     rows = outcome.choices(run)
     if len(rows) < 2:
         return None

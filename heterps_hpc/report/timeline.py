@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterps_hpc import format as fmt
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.phases import colour, is_wait
 
 WIDTH = 1000.0
@@ -44,7 +44,7 @@ class Timeline:
     several_hosts: bool
 
 
-def draw(run: Run) -> Timeline | None:
+def draw(run: RecordedRun) -> Timeline | None:
     """The middle steps of the trace; None without one."""
     events = [event for event in run.trace if _is_usable(event)]
     if not events:
@@ -89,7 +89,7 @@ def _step(event: dict[str, Any]) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _role(run: Run, rank: int) -> str:
+def _role(run: RecordedRun, rank: int) -> str:
     if run.layout is None or not 0 <= rank < run.layout.num_ranks:
         return ""
     return f" · s{run.layout.ranks[rank].stage}"

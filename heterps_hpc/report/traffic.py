@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 
 LANES = {
     "ROWS": "pooled rows",
@@ -28,7 +28,7 @@ class Flow:
     crosses_pools: bool
 
 
-def flows(run: Run) -> list[Flow]:
+def flows(run: RecordedRun) -> list[Flow]:
     """The run's traffic, heaviest first."""
     summary = run.summary
     if summary is None or not summary.samples:
@@ -69,7 +69,7 @@ def flows(run: Run) -> list[Flow]:
     return sorted(moved, key=lambda flow: -flow.total_bytes)
 
 
-def _allreduce(run: Run, stage: int, name: str) -> Flow:
+def _allreduce(run: RecordedRun, stage: int, name: str) -> Flow:
     """What the replicas of a stage send to sum dense gradients, if they sum in a ring.
 
     2·(k−1)/k of the buffer by each of k ranks is the least that any algorithm needs.

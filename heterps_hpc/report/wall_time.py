@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from heterps_hpc.events import Started, TaskEnded, TrainingBegan
 from heterps_hpc.phases import Phase
-from heterps_hpc.report.inputs import Run
+from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.spending import attempts, seconds_since_epoch
 
 _TASKS = {
@@ -26,7 +26,7 @@ class WallTime:
     seconds: float
 
 
-def wall_times(run: Run) -> list[WallTime]:
+def wall_times(run: RecordedRun) -> list[WallTime]:
     """Parts in the order in which they happen; all starts of the ranks together."""
     seconds: dict[str, float] = defaultdict(float)
     for event in run.events:
@@ -45,7 +45,7 @@ def wall_times(run: Run) -> list[WallTime]:
     return [WallTime(what, took) for what, took in seconds.items() if took > 0]
 
 
-def _starting_seconds(run: Run) -> float:
+def _starting_seconds(run: RecordedRun) -> float:
     """From each start until its ranks trained."""
     total, began = 0.0, None
     for event in run.events:
@@ -58,7 +58,7 @@ def _starting_seconds(run: Run) -> float:
     return total
 
 
-def _longest(run: Run, *phases: Phase) -> float:
+def _longest(run: RecordedRun, *phases: Phase) -> float:
     """Of the rank that spent most in these phases."""
     ranks = run.summary.ranks if run.summary else ()
     return max((sum(rank.seconds.get(name, 0.0) for name in phases) for rank in ranks), default=0.0)

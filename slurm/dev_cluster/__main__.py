@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from slurm.dev_cluster.cluster import Cluster
+from slurm.dev_cluster.cluster import DevCluster
 from slurm.dev_cluster.guard import guard, start_guard
 from slurm.dev_cluster.install import install
 from slurm.dev_cluster.nodes_file import NodesFile, find_nodes_file, load_nodes
@@ -48,10 +48,10 @@ def up(spec: ClusterSpec, name: str | None, with_pid: int | None) -> str:
     if name is not None:
         nodes = load_nodes(find_nodes_file(name))
         spec = ClusterSpec(spec.folder, spec.port, nodes.nodes, can_isolate())
-    before = Cluster(ClusterSpec.of_folder(spec.folder, spec.port))
+    before = DevCluster(ClusterSpec.of_folder(spec.folder, spec.port))
     if not before.is_up():
         before.down()  # what a crash left, also on another port
-    cluster = Cluster(spec)
+    cluster = DevCluster(spec)
     cluster.up()
     if with_pid or spec.unlike:  # cgroups and links do not go by themselves when daemons die
         start_guard(cluster, with_pid)
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> str:
     folder = arguments.dir.absolute()
     plain = ClusterSpec(folder, arguments.port, isolate=can_isolate())
     spec = ClusterSpec.of_folder(folder, arguments.port)
-    cluster = Cluster(spec)
+    cluster = DevCluster(spec)
     text = ""
     match arguments.verb:
         case "install":

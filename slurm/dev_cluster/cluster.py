@@ -51,7 +51,7 @@ def why_not_unlike(spec: ClusterSpec) -> str | None:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class DevCluster:
     """A cluster made of a spec; holds no state besides the folder."""
 
     spec: ClusterSpec

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.dev_cluster.cluster import Cluster
+from slurm.dev_cluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start_guard(cluster: Cluster, pid: int | None = None) -> None:
+def start_guard(cluster: DevCluster, pid: int | None = None) -> None:
     """Leave behind a process that takes the cluster down once `pid` or its controller has ended."""
     words = ["--dir", str(cluster.spec.folder), "guard"]
     words += [] if pid is None else ["--pid", str(pid)]
@@ -26,7 +26,7 @@ def start_guard(cluster: Cluster, pid: int | None = None) -> None:
     cluster.spec.pid_file("guard").write_text(f"{process.pid}\n")
 
 
-def guard(cluster: Cluster, pid: int | None) -> None:
+def guard(cluster: DevCluster, pid: int | None) -> None:
     """Wait for the end of `pid` or of the controller, then clean up."""
     watched = [] if pid is None else [pid]
     watched += [found] if (found := cluster.controller()) is not None else []

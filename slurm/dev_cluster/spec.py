@@ -20,7 +20,7 @@ class ClusterError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class NodeLimits:
     """What makes a node unlike others: enforced by the kernel, not invented."""
 
     cores: float  # CPU quota, a fraction of the host's cores
@@ -36,14 +36,14 @@ class Node:
     num_cpus: int = 4
     num_gpus: int = 0
     memory_mb: int = 2000
-    limits: Limits | None = None
+    limits: NodeLimits | None = None
 
     @classmethod
     def limited(
         cls, name: str, partition: str, cores: float, memory_mb: int, link_mbit: float | None
     ) -> "Node":
         """A node with limits; Slurm counts whole CPUs."""
-        limits = Limits(cores, link_mbit)
+        limits = NodeLimits(cores, link_mbit)
         return cls(name, partition, math.ceil(cores), 0, memory_mb, limits)
 
 
@@ -142,7 +142,7 @@ class ClusterSpec:
         except FileNotFoundError:
             return plain
         nodes = [
-            Node(**{**node, "limits": Limits(**node["limits"]) if node["limits"] else None})
+            Node(**{**node, "limits": NodeLimits(**node["limits"]) if node["limits"] else None})
             for node in state["nodes"]
         ]
         return cls(folder, state["port"], tuple(nodes), plain.isolate)

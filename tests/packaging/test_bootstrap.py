@@ -10,8 +10,8 @@ import pytest
 from tools.bootstrap import horovod_wheel as horovod
 from tools.bootstrap.cache import Cache, Stamps, content_key, default_cache_dir
 from tools.bootstrap.choices import STAMP, choices_in_force
-from tools.bootstrap.mpi import Mpi, choose_mpi
-from tools.bootstrap.progress import Progress, SetupError
+from tools.bootstrap.mpi import MpiBuild, choose_mpi
+from tools.bootstrap.progress import SetupError, StepProgress
 
 
 def _slow_build(root: Path, counter: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_step_is_done_for_its_key_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", ["message library", "torch", "compiler", "option"])
 def test_horovod_is_rebuilt_for_another(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def key() -> str:
-        mpi = Mpi("mpich", "mpich==6" if state["message library"] else "mpich==5")
+        mpi = MpiBuild("mpich", "mpich==6" if state["message library"] else "mpich==5")
         torch = "2.14" if state["torch"] else "2.13"
         compiler = "g++ 13" if state["compiler"] else "g++ 12"
         return content_key(horovod.horovod_key(mpi, torch, compiler))
@@ -116,7 +116,7 @@ def test_unknown_mpi_and_missing_mpicc_are_explained(monkeypatch: pytest.MonkeyP
 
 
 def test_failed_command_shows_its_end_and_names_its_log(tmp_path: Path) -> None:
-    progress = Progress(tmp_path)
+    progress = StepProgress(tmp_path)
     with pytest.raises(SetupError, match=r"(?s)no such header.*exit code 3.*a-step\.log"):
         progress.run("A step", ["sh", "-c", "echo no such header; exit 3"])
 
@@ -124,6 +124,6 @@ def test_failed_command_shows_its_end_and_names_its_log(tmp_path: Path) -> None:
 def test_long_command_shows_that_it_lives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(tmp_path, heartbeat_seconds=0.1)
+    progress = StepProgress(tmp_path, heartbeat_seconds=0.1)
     progress.run("compile", ["sh", "-c", "echo '[ 42%] Building'; sleep 0.35"])
     assert "42 % so far" in capsys.readouterr().out

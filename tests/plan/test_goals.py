@@ -38,7 +38,7 @@ def plan(cluster: Cluster | None = None, **goal: Any) -> PlanningResult:
     return make_plan(job, cluster or small_cluster(), profile, model, NUM_SAMPLES)
 
 
-def answer(start: datetime | None = None, num_done: float = 0.0, **goal: Any) -> Answer:
+def answer(start: datetime | None = None, num_done: float = 0.0, **goal: Any) -> GoalAnswer:
     """The exact solver's answer to a goal, or the error that explains why there is none."""
     job, profile = small_job(**goal), small_profile(small_model())
     problem = problem_of_job(profile, small_cluster(), job, NUM_SAMPLES)
@@ -47,10 +47,10 @@ def answer(start: datetime | None = None, num_done: float = 0.0, **goal: Any) ->
     check_answer(question, optimum)
     assert optimum.choices is not None
     assert optimum.proven
-    return Answer(question, estimate(question.table, optimum.choices))
+    return GoalAnswer(question, estimate(question.table, optimum.choices))
 
 
-class Answer(NamedTuple):
+class GoalAnswer(NamedTuple):
     question: Question
     estimate: Estimate
 

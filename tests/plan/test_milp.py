@@ -10,7 +10,7 @@ import pytest
 from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.exact import focus, solver
 from heterps_hpc.plan.exact.bounds import affordable
-from heterps_hpc.plan.exact.milp import Answer
+from heterps_hpc.plan.exact.milp import MilpAnswer
 from heterps_hpc.plan.exact.solver import solve
 from heterps_hpc.plan.problem import Problem
 from tests.plan.enumeration import all_plans
@@ -28,7 +28,7 @@ def only_highs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     real = focus.best_of_interval
 
-    def counted(*args: object, **kwargs: object) -> Answer:
+    def counted(*args: object, **kwargs: object) -> MilpAnswer:
         sizes.append(1)
         return real(*args, **kwargs)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ import pytest
 
 from heterps_hpc import format as fmt
 from heterps_hpc.report import charts
-from heterps_hpc.report.inputs import Run, read_run
+from heterps_hpc.report.inputs import RecordedRun, read_run
 from heterps_hpc.report.outcome import choices, prediction_error, sentences
 from heterps_hpc.report.page import render
 from heterps_hpc.report.phases import OTHER, legend, rank_times, stage_times
@@ -25,7 +25,7 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def run(run_dir: RunDir) -> Run:
+def run(run_dir: RunDir) -> RecordedRun:
     return read_run(run_dir)
 
 
@@ -62,7 +62,7 @@ def test_numbers_as_text(text: str, expected: str) -> None:
     assert text == expected
 
 
-def test_money_is_allocated_hours_times_prices_by_rank_and_by_node(run: Run) -> None:
+def test_money_is_allocated_hours_times_prices_by_rank_and_by_node(run: RecordedRun) -> None:
     spent = spending(run)
     assert spent is not None
     assert spent.seconds == pytest.approx(10 + 20)  # the failed start is paid for as well
@@ -97,7 +97,7 @@ def test_times_may_be_written_as_text() -> None:
     assert (only.seconds, only.code) == (60, 3)
 
 
-def test_time_that_no_phase_claims_is_other(run: Run) -> None:
+def test_time_that_no_phase_claims_is_other(run: RecordedRun) -> None:
     bars = rank_times(run)
     for bar, rank in zip(bars, summary()["ranks"], strict=True):
         assert sum(bar.seconds.values()) == pytest.approx(16.1)
@@ -136,7 +136,7 @@ def test_an_accelerator_is_named_and_judged_by_its_own_seconds(
     assert "rank 3 · dense · gpu · cuda:1 (A100): 76 % busy" in text
 
 
-def test_every_byte_is_counted_once(run: Run) -> None:
+def test_every_byte_is_counted_once(run: RecordedRun) -> None:
     sent = sum(
         amount
         for rank in summary()["ranks"]
@@ -188,7 +188,7 @@ def test_choices_are_sorted_and_the_floor_decides(run_dir: RunDir) -> None:
     assert rows[5].money is None
 
 
-def test_prediction_error_is_relative_to_the_prediction(run: Run) -> None:
+def test_prediction_error_is_relative_to_the_prediction(run: RecordedRun) -> None:
     assert prediction_error(run) == pytest.approx(62 / 61 - 1)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm.dev_cluster.cluster import Cluster
+from slurm.dev_cluster.cluster import DevCluster
 
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE"}
 POLL_SECONDS = 0.2
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.2
 class SlurmClient:
     """One test's access to the cluster."""
 
-    cluster: Cluster
+    cluster: DevCluster
     jobs: list[int] = field(default_factory=list)
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.dev_cluster.cluster import Cluster, missing_programs
+from slurm.dev_cluster.cluster import DevCluster, missing_programs
 from slurm.dev_cluster.guard import start_guard
 from slurm.dev_cluster.spec import NODES, ClusterSpec, can_isolate
 from tests.slurm.client import SlurmClient
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def slurm_cluster() -> Iterator[Cluster]:
+def slurm_cluster() -> Iterator[DevCluster]:
     """A running cluster in a folder and on ports of its own."""
     with tempfile.TemporaryDirectory(prefix="hs-", dir="/tmp") as folder:
         spec = ClusterSpec(Path(folder), free_ports(1 + len(NODES)), isolate=can_isolate())
@@ -35,7 +35,7 @@ def slurm_cluster() -> Iterator[Cluster]:
             if os.environ.get("CI"):
                 pytest.fail(problem)
             pytest.skip(problem)
-        cluster = Cluster(spec)
+        cluster = DevCluster(spec)
         cluster.up()
         # pytest-timeout ends the process without running what follows the yield
         start_guard(cluster, os.getpid())
@@ -46,7 +46,7 @@ def slurm_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def slurm(slurm_cluster: Cluster) -> Iterator[SlurmClient]:
+def slurm(slurm_cluster: DevCluster) -> Iterator[SlurmClient]:
     """Submits to the cluster and waits with limits; ends a test's jobs, revives its nodes."""
     client = SlurmClient(slurm_cluster)
     try:

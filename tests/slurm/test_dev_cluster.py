@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.dev_cluster.cluster import Cluster
+from slurm.dev_cluster.cluster import DevCluster
 from slurm.dev_cluster.processes import pid_of
 from slurm.dev_cluster.spec import NODES, ClusterSpec, can_isolate
 from tests.slurm.client import SlurmClient
@@ -68,7 +68,7 @@ def test_impossible_component_is_refused_at_once(slurm: SlurmClient, tmp_path: P
 
 
 def test_cluster_ends_with_the_process_that_started_it(
-    slurm_cluster: Cluster, tmp_path: Path
+    slurm_cluster: DevCluster, tmp_path: Path
 ) -> None:
     """A killed test run must not leave daemons behind."""
     spec = ClusterSpec(
@@ -91,5 +91,5 @@ def test_cluster_ends_with_the_process_that_started_it(
         client.wait_for("daemons gone", lambda: not any(spec.folder.glob("run/*.pid")), 20)
     finally:
         owner.kill()
-        Cluster(spec).down()
+        DevCluster(spec).down()
         subprocess.run(["rm", "-rf", spec.folder], check=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from heterps_hpc.cluster import Cluster as Pools
+from heterps_hpc.cluster import DevCluster as Pools
 from slurm.dev_cluster.cgroups import Cgroups
-from slurm.dev_cluster.cluster import Cluster, missing_programs, why_not_unlike
+from slurm.dev_cluster.cluster import DevCluster, missing_programs, why_not_unlike
 from slurm.dev_cluster.config import hosts, slurm_conf
 from slurm.dev_cluster.guard import start_guard
 from slurm.dev_cluster.network import Network
@@ -126,13 +126,13 @@ def test_one_line_without_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("slurm.dev_cluster.cluster.missing_programs", lambda *_: [])
     with pytest.raises(ClusterError) as error:
-        Cluster(spec).up()
+        DevCluster(spec).up()
     expected = "nodes that differ cannot be made here: not root; `cluster up` without --nodes works"
     assert str(error.value) == expected
 
 
 @pytest.fixture(scope="module")
-def unlike() -> Iterator[Cluster]:
+def unlike() -> Iterator[DevCluster]:
     """A running cluster of unlike nodes: one slow behind a thin link, one fast."""
     nodes = (
         Node.limited("s1", "slow", 0.2, 1000, 100.0),
@@ -143,7 +143,7 @@ def unlike() -> Iterator[Cluster]:
         pytest.skip(f"Slurm is not installed (no {', '.join(missing)})")
     if (reason := why_not_unlike(spec)) is not None:
         pytest.skip(f"nodes that differ cannot be made here: {reason}")
-    cluster = Cluster(spec)
+    cluster = DevCluster(spec)
     cluster.up()
     start_guard(cluster, os.getpid())
     try:
@@ -153,14 +153,14 @@ def unlike() -> Iterator[Cluster]:
         subprocess.run(["rm", "-rf", spec.folder], check=True)
 
 
-def inside(cluster: Cluster, node: str, *command: str) -> str:
+def inside(cluster: DevCluster, node: str, *command: str) -> str:
     done = subprocess.run(
         cluster.inside(node, command), capture_output=True, text=True, timeout=60, check=True
     )
     return done.stdout.strip()
 
 
-def test_quotas_are_exact(unlike: Cluster) -> None:
+def test_quotas_are_exact(unlike: DevCluster) -> None:
     """A node gets the CPU seconds of its quota, however fast the host's cores are."""
     loop = "import time; e = time.monotonic() + 2\nwhile time.monotonic() < e: pass\n"
     program = loop + "print(time.process_time())"
@@ -184,7 +184,7 @@ c.sendall(bytes(1 << 24))
 """
 
 
-def test_link_has_its_rate_both_ways(unlike: Cluster) -> None:
+def test_link_has_its_rate_both_ways(unlike: DevCluster) -> None:
     for sender, receiver in (("s1", "f1"), ("f1", "s1")):
         server = subprocess.Popen(
             unlike.inside(receiver, [sys.executable, "-c", SERVER]),
@@ -196,7 +196,7 @@ def test_link_has_its_rate_both_ways(unlike: Cluster) -> None:
         assert mbit == pytest.approx(100, rel=0.15), f"{sender} to {receiver}"
 
 
-def test_one_world_spans_unlike_nodes(unlike: Cluster, tmp_path: Path) -> None:
+def test_one_world_spans_unlike_nodes(unlike: DevCluster, tmp_path: Path) -> None:
     """A heterogeneous job whose ranks talk over the bridge; a killed node comes back."""
     client = SlurmClient(unlike)
     log, script = tmp_path / "job.log", tmp_path / "job.sh"
@@ -226,7 +226,7 @@ def left_behind(spec: ClusterSpec) -> list[str]:
     return [*folders, *links, *mounts]
 
 
-def test_nothing_is_left_when_everything_is_killed(unlike: Cluster) -> None:
+def test_nothing_is_left_when_everything_is_killed(unlike: DevCluster) -> None:
     """All processes die at once, as in a crash: the guard clears up what they cannot."""
     spec = unlike.spec
     assert left_behind(spec)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.unlike.cases import Work
-from benchmarks.unlike.runs import Bench, Run, cluster_up
+from benchmarks.unlike.runs import Bench, LayoutRun, cluster_up
 from heterps_hpc.cluster import Cluster
 from slurm.dev_cluster.cluster import missing_programs, why_not_unlike
 from slurm.dev_cluster.spec import ClusterSpec
@@ -46,8 +46,8 @@ def test_one_pool_and_a_split_run_about_as_fast_as_predicted(
     profile = bench.measure(pools, launcher)
     assert all(pool.message_seconds_per_byte > 0 for pool in profile.pools)
     for text in ("fast:*:1", "slow:1:1 fast:*:1"):
-        bench.train(pools, launcher, Run(text, 0), seconds=3.0)
+        bench.train(pools, launcher, LayoutRun(text, 0), seconds=3.0)
         predicted = bench.predict(pools, profile, text).samples_per_second
-        measured = bench.rate(Run(text, 0))
+        measured = bench.rate(LayoutRun(text, 0))
         assert 1 / FACTOR < predicted / measured < FACTOR, (text, predicted, measured)
     launcher.end()

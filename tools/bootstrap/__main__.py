@@ -10,7 +10,7 @@ from tools.bootstrap.cache import Cache, default_cache_dir
 from tools.bootstrap.choices import choices_in_force
 from tools.bootstrap.environment import STAMPS_DIR, Environment, Settings
 from tools.bootstrap.mpi import choose_mpi
-from tools.bootstrap.progress import Progress, SetupError
+from tools.bootstrap.progress import SetupError, StepProgress
 from tools.bootstrap.requirements import read_pins
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def main() -> int:
     arguments = parse()
     venv: Path = arguments.venv.absolute()
     pins = read_pins(ROOT / "requirements/pins.txt")
-    progress = Progress(ROOT / "build/setup-logs" / venv.name)
+    progress = StepProgress(ROOT / "build/setup-logs" / venv.name)
     given = {
         "mpi": arguments.mpi.strip(),
         "torch": arguments.torch.strip(),

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from tools.bootstrap.cache import Cache, file_digest
-from tools.bootstrap.progress import Progress
+from tools.bootstrap.progress import StepProgress
 
 SOURCES = ("*.cpp", "*.cc", "*.hpp", "*.h")
 
@@ -24,7 +24,7 @@ def core_key(root: Path, toolchain: str, pybind11: str) -> dict[str, object]:
 
 
 def install_core(
-    cache: Cache, key: dict[str, object], root: Path, venv: Path, progress: Progress
+    cache: Cache, key: dict[str, object], root: Path, venv: Path, progress: StepProgress
 ) -> None:
     """Put the extension next to its sources, where an editable install finds it."""
 

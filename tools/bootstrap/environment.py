@@ -14,8 +14,8 @@ from tools.bootstrap import choices
 from tools.bootstrap.cache import Cache, Stamps, content_key, file_digest
 from tools.bootstrap.core import core_key, install_core
 from tools.bootstrap.horovod_wheel import horovod_key, horovod_wheel
-from tools.bootstrap.mpi import Mpi
-from tools.bootstrap.progress import Progress, SetupError
+from tools.bootstrap.mpi import MpiBuild
+from tools.bootstrap.progress import SetupError, StepProgress
 from tools.bootstrap.requirements import BUILD_TOOLS, canonical, names, read_needs
 
 TORCH_BUILD = (
@@ -32,7 +32,7 @@ class Settings:
 
     root: Path
     venv: Path
-    mpi: Mpi
+    mpi: MpiBuild
     pins: dict[str, str]
     choices: dict[str, str]  # as given; remembered for the next time
     torch: str  # a requirement, such as torch==2.13.0
@@ -45,7 +45,7 @@ class Environment:
 
     settings: Settings
     cache: Cache
-    progress: Progress
+    progress: StepProgress
 
     def make(self) -> bool:
         """Do the steps that are not done; true if there were any."""

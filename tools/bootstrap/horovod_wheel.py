@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tools.bootstrap.cache import Cache, content_key
-from tools.bootstrap.mpi import Mpi
-from tools.bootstrap.progress import Progress, SetupError
+from tools.bootstrap.mpi import MpiBuild
+from tools.bootstrap.progress import SetupError, StepProgress
 
 VERSION = "0.28.1"
 SOURCE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -65,7 +65,7 @@ set_target_properties(${PYTORCH_TARGET_LIB} PROPERTIES BUILD_WITH_INSTALL_RPATH 
 """
 
 
-def build_options(mpi: Mpi, environment: Mapping[str, str]) -> dict[str, str]:
+def build_options(mpi: MpiBuild, environment: Mapping[str, str]) -> dict[str, str]:
     """Horovod's build variables; the user's own HOROVOD_… win (such as NCCL on CUDA nodes)."""
     x86 = platform.machine() == "x86_64"
     options = {
@@ -83,7 +83,7 @@ def build_options(mpi: Mpi, environment: Mapping[str, str]) -> dict[str, str]:
     return {**options, **own}
 
 
-def horovod_key(mpi: Mpi, torch_build: str, toolchain: str) -> dict[str, object]:
+def horovod_key(mpi: MpiBuild, torch_build: str, toolchain: str) -> dict[str, object]:
     """Everything the wheel depends on."""
     return {
         "source": SOURCE_SHA256,
@@ -96,7 +96,7 @@ def horovod_key(mpi: Mpi, torch_build: str, toolchain: str) -> dict[str, object]
 
 
 def horovod_wheel(
-    cache: Cache, key: dict[str, object], mpi: Mpi, venv: Path, progress: Progress
+    cache: Cache, key: dict[str, object], mpi: MpiBuild, venv: Path, progress: StepProgress
 ) -> Path:
     """The wheel, from the cache or built now."""
 
@@ -122,7 +122,7 @@ def horovod_wheel(
     return next(folder.glob("horovod-*.whl"))
 
 
-def _download(target: Path, venv: Path, progress: Progress) -> Path:
+def _download(target: Path, venv: Path, progress: StepProgress) -> Path:
     words = ["--no-deps", "--no-build-isolation", "--no-binary", "horovod"]
     folder = target / "source"
     progress.run(

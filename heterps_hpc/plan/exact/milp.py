@@ -41,7 +41,7 @@ SCALE = 1e3  # seconds and $/hour are scaled to this size, far above HiGHS's abs
 
 
 @dataclass(frozen=True)
-class Answer:
+class MilpAnswer:
     """The least T + λ·C of the interval: a bound on it (infinite: no plan), and a plan."""
 
     path: list[int]  # options, in order; empty if none was found
@@ -84,11 +84,11 @@ class _Rows:
 
 def best_of_interval(
     options: StageOptions, picked: Ints, bounds: Bounds, seconds: float, gap: float = TOLERANCE / 10
-) -> Answer:
+) -> MilpAnswer:
     """The best plan of an interval made of the picked options, within the time and the gap."""
     num = len(picked)
     if not num:
-        return Answer([], math.inf, True)
+        return MilpAnswer([], math.inf, True)
     problem = bounds.problem
     shared = np.flatnonzero(problem.pools.ranks_per_unit > 1) if bounds.with_money else np.array([])
     M, X, R, T, C = range(num, num + 5)
@@ -124,13 +124,13 @@ def best_of_interval(
             options={"time_limit": max(0.1, seconds), "mip_rel_gap": gap},
         )
     if result.status == 2:  # infeasible
-        return Answer([], math.inf, True)
+        return MilpAnswer([], math.inf, True)
     bound = 0.0 if result.mip_dual_bound is None else float(result.mip_dual_bound) / by_time
     path: list[int] = []
     if result.x is not None:
         chosen = picked[result.x[:num] > 0.5]
         path = [int(option) for option in chosen[np.argsort(options.first[chosen])]]
-    return Answer(path, bound if math.isfinite(bound) else 0.0, result.status == 0)
+    return MilpAnswer(path, bound if math.isfinite(bound) else 0.0, result.status == 0)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from heterps_hpc.plan.exact.graph import (
     shortest_path,
 )
 from heterps_hpc.plan.exact.labels import SearchEnd
-from heterps_hpc.plan.exact.milp import TOLERANCE, Answer
+from heterps_hpc.plan.exact.milp import TOLERANCE, MilpAnswer
 from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Floats, Problem
 
@@ -314,7 +314,7 @@ def _bounded_intervals(
     return open_
 
 
-def split_point(inside: Focus, answer: Answer, low: float, high: float) -> float:
+def split_point(inside: Focus, answer: MilpAnswer, low: float, high: float) -> float:
     """Where to cut an interval: at the plan that HiGHS found, which then is below no chord."""
     if answer.path:
         at = inside.table.evaluate(inside.options.choices(answer.path)).per_hour
