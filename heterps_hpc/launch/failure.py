@@ -15,10 +15,12 @@ from heterps_hpc import events
 from heterps_hpc.events import History, RankEnded, StopWanted
 from heterps_hpc.exit_codes import GRAVEST_FIRST, ExitCode
 from heterps_hpc.heartbeats import SIGNAL_OF_DEAD, describe_dead
+from heterps_hpc.launch.launcher_output import main_line
 from heterps_hpc.rundir import RunDir
 
 SHARED_MEMORY = "/dev/shm"
 _LAST_LINES = 12
+_SEARCHED_LINES = 60  # earlier ones belong to an earlier start
 
 
 def outcome(history: History, num_ranks: int, status: int, *, killed: bool = False) -> ExitCode:
@@ -59,13 +61,19 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     printed = _last_output(run)
     return "\n".join(
         [
-            describe_dead(run, printed) or "no rank reported why it ended",
+            describe_dead(run, printed) or _without_ranks(printed),
             *_shared_memory_hint(run, printed),
             "the last output of the launcher:",
             *(f"  {line}" for line in printed[-_LAST_LINES:]),
             f"logs: {run.logs}",
         ]
     )
+
+
+def _without_ranks(printed: list[str]) -> str:
+    """Nothing of ours has run far enough to report: what the launcher itself complained about."""
+    line = main_line(printed[-_SEARCHED_LINES:])
+    return f"no rank reported why it ended; the launcher printed: {line or '(nothing)'}"
 
 
 def _shared_memory_hint(run: RunDir, printed: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ reason. All of it stays in the log; what is shown ends with the reason.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _BANNERS = re.compile(
     "|".join(
@@ -28,10 +29,14 @@ _BANNERS = re.compile(
             r"exactly when Open MPI kills them",
             r"(mpirun|prterun) (detected|has exited|noticed)",
             # Slurm
-            r"srun: (error: .*task|Job step aborted|launch/slurm|Terminating)",
-            r"slurmstepd: error: \*\*\* STEP",
+            r"srun: (error: .*task|Job step aborted|launch/slurm|Terminating|Force Terminated)",
+            r"srun: (forcing job termination|got SIG|Step created|Job \d+ step creation)",
+            r"slurmstepd(-\S+)?: error: \*\*\* STEP",
         )
     )
+)
+_COMPLAINT = re.compile(
+    r"error|fatal|fail|cannot|can't|unable|not found|no such|denied|invalid", re.I
 )
 _RANK_REASON = "heterps: "  # shown once more at the end, with the rank and its log
 
@@ -39,3 +44,13 @@ _RANK_REASON = "heterps: "  # shown once more at the end, with the rank and its 
 def is_for_people(line: str) -> bool:
     """Whether a line adds to what the end of the command prints."""
     return bool(line.strip()) and not _BANNERS.match(line) and not line.startswith(_RANK_REASON)
+
+
+def main_line(lines: Sequence[str]) -> str | None:
+    """The line that most likely tells why nothing started: the first complaint, else the last line.
+
+    What follows the first complaint is mostly its consequence, once per rank.
+    """
+    shown = [line.strip() for line in lines if is_for_people(line)]
+    complaints = (line for line in shown if _COMPLAINT.search(line))
+    return next(complaints, shown[-1] if shown else None)

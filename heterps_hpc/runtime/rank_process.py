@@ -16,6 +16,8 @@ import sys
 import threading
 from pathlib import Path
 
+from heterps_hpc.runtime.pmi_relay import relay_pmi
+
 _PR_SET_PDEATHSIG = 1
 _LAUNCHER_PID = "HETERPS_LAUNCHER_PID"
 _TRAINING = "heterps_hpc.runtime.rank_main"
@@ -24,6 +26,7 @@ _TRAINING = "heterps_hpc.runtime.rank_main"
 def main(arguments: list[str]) -> int:
     """Run this rank's program; all ranks together note when all of them are done."""
     end_with_launcher()
+    relay_pmi(os.environ)
     options, rest = _parse(arguments)
     from heterps_hpc.rundir import RunDir
 

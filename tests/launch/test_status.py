@@ -69,8 +69,10 @@ def test_failed_run_shows_which_rank_and_why(run: RunDir) -> None:
 
 def test_silent_failure_shows_the_launchers_last_output(run: RunDir) -> None:
     events.record(run, Started(launcher="mpirun"))
-    (run.logs / "launcher.log").write_text("=====\nmpirun: no such host\n")
-    assert "mpirun: no such host" in (explain(run, ExitCode.RANK_FAILED) or "")
+    (run.logs / "launcher.log").write_text("=====\nmpirun: no such host\nso we end\n")
+    first, *rest = (explain(run, ExitCode.RANK_FAILED) or "").splitlines()
+    assert first == "no rank reported why it ended; the launcher printed: mpirun: no such host"
+    assert "  so we end" in rest
     assert explain(run, ExitCode.DONE) is None
 
 

@@ -197,7 +197,10 @@ def test_link_has_its_rate_both_ways(unlike: DevCluster) -> None:
 
 
 def test_one_world_spans_unlike_nodes(unlike: DevCluster, tmp_path: Path) -> None:
-    """A heterogeneous job whose ranks talk over the bridge; a killed node comes back."""
+    """A heterogeneous job whose ranks talk over the bridge; a killed node comes back.
+
+    It has many network interfaces now: without relay_pmi MPICH could not start.
+    """
     client = SlurmClient(unlike)
     log, script = tmp_path / "job.log", tmp_path / "job.sh"
     world = Path(__file__).with_name("world.py")
@@ -209,6 +212,12 @@ def test_one_world_spans_unlike_nodes(unlike: DevCluster, tmp_path: Path) -> Non
     unlike.kill_node("s1")
     unlike.start_node("s1")
     client.wait_for("all nodes idle", client._all_idle)
+    more = [
+        f"ip link add x{i} type veth peer name y{i} && ip addr add 10.99.{i}.1/24 dev x{i} && "
+        f"ip addr add 10.99.{i}.2/24 dev y{i} && ip link set x{i} up && ip link set y{i} up"
+        for i in range(10)
+    ]
+    inside(unlike, "s1", "sh", "-c", " && ".join(more))
     job = client.submit(script)
     assert client.wait_until_ended(job) == ["COMPLETED", "COMPLETED"], log.read_text()
     found = re.findall(r"rank=(\d) of=2 component=\d node=(\w+) host=(\w+)", log.read_text())

@@ -3,7 +3,11 @@
 import os
 import sys
 
-from mpi4py import MPI
+from heterps_hpc.runtime.pmi_relay import relay_pmi
+
+relay_pmi(os.environ)  # as every rank does, before MPI starts
+
+from mpi4py import MPI  # noqa: E402
 
 world = MPI.COMM_WORLD
 component = int(sys.argv[1])
