@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heterps_hpc.cluster import DevCluster as Pools
+from heterps_hpc.cluster import Cluster as Pools
 from slurm.dev_cluster.cgroups import Cgroups
 from slurm.dev_cluster.cluster import DevCluster, missing_programs, why_not_unlike
 from slurm.dev_cluster.config import hosts, slurm_conf
