@@ -9,6 +9,7 @@ from rich.console import Console
 from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.source import Source
+from heterps_hpc import format as fmt
 from heterps_hpc.errors import UserError
 
 
@@ -18,12 +19,12 @@ def run(make_source: Callable[[], Source], options: PrepareOptions) -> int:
     try:
         manifests = prepare(make_source(), options)
     except UserError as error:
-        errors.print(f"error: {error}", markup=False)
+        errors.print(f"heterps: {error}", markup=False)
         return 2
     out = Console(soft_wrap=True, highlight=False)
     for part, manifest in manifests.items():
         out.print(
-            f"{options.part_path(part)}: {manifest.num_rows:,} rows in "
-            f"{len(manifest.shards)} shards, {manifest.num_stored_bytes / 1e6:,.1f} MB"
+            f"{options.part_path(part)}: {fmt.plural(manifest.num_rows, 'row')} in "
+            f"{fmt.plural(len(manifest.shards), 'shard')}, {fmt.size(manifest.num_stored_bytes)}"
         )
     return 0

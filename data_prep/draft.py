@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from data_prep.recipe import BadColumn, LabelColumn, TimeColumn, times_of
 from data_prep.text import Lines
+from heterps_hpc import format as fmt
 from heterps_hpc.errors import UserError
 
 _SAMPLE_LINES = 2000
@@ -162,7 +163,7 @@ def _slot(column: SampledColumn) -> str:
 def _seen(column: SampledColumn) -> str:
     shown = ", ".join(field[:20] for field in column.distinct[:3]) or "nothing"
     empty = len(column.fields) - len(column.given)
-    gaps = f", {empty / len(column.fields):.0%} empty" if empty else ""
+    gaps = f", {fmt.percent(empty / len(column.fields), 0)} empty" if empty else ""
     text = f"# {len(column.distinct)} different, such as {shown}{gaps}"
     return text if text.isprintable() else f"# {len(column.distinct)} different{gaps}"
 

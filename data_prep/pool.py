@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from heterps_hpc import format as fmt
 from heterps_hpc.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ Result = TypeVar("Result")
 # spawn: a fork would copy the locks of libraries that have threads, in whatever state they are
 _CONTEXT = multiprocessing.get_context("spawn")
 _REFRESH_SECONDS = 0.25
+_FIRST_SECONDS = 1.0
+_PLAIN_SECONDS = 1.5
 
 
 class Meter:
@@ -119,10 +122,36 @@ class _Shown(Meter):
             self._refresh()
 
 
+class _PlainLines:
+    """Progress in a pipe or a log: a line soon, then more and more seldom."""
+
+    def __init__(self, meter: Meter, console: Console) -> None:
+        self._meter, self._console = meter, console
+        self._began = time.monotonic()
+        self._next = _FIRST_SECONDS
+
+    def refresh(self) -> None:
+        """Print a line if it is time for one."""
+        seconds = time.monotonic() - self._began
+        if seconds < self._next:
+            return
+        self._next = seconds + max(_PLAIN_SECONDS, seconds / 30)
+        rows, num_bytes = self._meter.read()
+        share = min(1.0, num_bytes / max(self._meter.total_bytes, 1))
+        self._console.print(
+            f"{self._meter.label} · {fmt.percent(share, 0)} · {fmt.plural(rows, 'row')} · "
+            f"{fmt.rate(rows / seconds)} rows/s · {fmt.clock(seconds)}"
+        )
+
+
 @contextmanager
 def _progress(meter: Meter, show: bool) -> Iterator[Callable[[], None]]:
     if not show:
         yield lambda: None
+        return
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    if not console.is_terminal:
+        yield _PlainLines(meter, console).refresh
         return
     bar = Progress(
         TextColumn("{task.description}"),
@@ -132,7 +161,7 @@ def _progress(meter: Meter, show: bool) -> Iterator[Callable[[], None]]:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
     )
     started = time.monotonic()
     shown = bar.add_task(meter.label, total=meter.total_bytes, rows=0, speed=0)

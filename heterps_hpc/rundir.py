@@ -91,6 +91,11 @@ class RunDir:
         return self.path / "summary.json"
 
     @property
+    def baseline(self) -> Path:
+        """What one feature alone would reach on the test data."""
+        return self.path / "baseline.json"
+
+    @property
     def trace(self) -> Path:
         """Timeline of some batches, in Chrome's trace format."""
         return self.path / "trace.json"

@@ -20,6 +20,7 @@ app = typer.Typer(
     help="Look at, check, rewrite and export checkpoints.",
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
+    rich_markup_mode=None,  # as in all other verbs
 )
 
 Source = Annotated[Path, typer.Argument(help="a run directory (its newest) or a checkpoint")]

@@ -76,8 +76,8 @@ def cluster_text() -> str:
     """The partitions of Slurm where there is one, else this machine."""
     try:
         found = partitions() if shutil.which("sinfo") is not None else []
-    except UserError as error:  # Slurm is installed, but no controller answers
-        log.info("no partitions, so cluster.yaml describes this machine: %s", error)
+    except UserError:  # what sinfo prints then is long and of no use here
+        log.info("sinfo is here but no Slurm answers it; cluster.yaml describes this machine")
         found = []
     if found:
         return _CLUSTER.format(name="slurm", pools="".join(map(_partition_text, found)))

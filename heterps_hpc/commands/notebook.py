@@ -127,9 +127,12 @@ def run(
 
 def report(run: Run | PathLike) -> ReportPage:
     """Write report.html, also of half a run."""
+    from heterps_hpc.commands.baseline import record_baseline
     from heterps_hpc.report import write_report
 
-    return ReportPage(write_report(RunDir(run.path if isinstance(run, Run) else run)))
+    directory = RunDir(run.path if isinstance(run, Run) else run)
+    record_baseline(directory)
+    return ReportPage(write_report(directory))
 
 
 def _source(job: JobLike) -> Path | Job:

@@ -9,7 +9,11 @@ def report(run: RunDir) -> None:
     """Write the page and print where it is."""
     from rich.console import Console
 
+    from heterps_hpc.commands.baseline import record_baseline
     from heterps_hpc.launch.live_line import LiveLine
     from heterps_hpc.report import write_report
 
-    write_report(run, Console(), LiveLine(lambda: ["writing the report"]))
+    working = LiveLine(lambda: ["writing the report"])
+    with working:
+        record_baseline(run)
+    write_report(run, Console(), working)

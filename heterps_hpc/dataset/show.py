@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from heterps_hpc import format as fmt
 from heterps_hpc.dataset.columns import Keys
 from heterps_hpc.dataset.manifest import EXACT_KEYS, DatasetManifest
 from heterps_hpc.dataset.read.dataset import ColumnSelection, Dataset, Verify
@@ -37,7 +39,7 @@ def _summary(dataset: Dataset, verify: Verify) -> Table:
         ("path", str(dataset.path)),
         ("rows", f"{manifest.num_rows:,}"),
         ("shards", f"{len(manifest.shards):,}, {manifest.block_rows:,} rows per block"),
-        ("size", f"{manifest.num_stored_bytes / 1e6:,.1f} MB"),
+        ("size", fmt.size(manifest.num_stored_bytes)),
         ("compression", f"{manifest.compression}, ratio {ratio:.2f}"),
         ("dense columns", _names(manifest.dense_columns)),
         ("weight, group", f"{_yes(manifest.has_weight)}, {_yes(manifest.has_group)}"),
@@ -67,7 +69,7 @@ def _slot_table(manifest: DatasetManifest) -> Table:
     table.add_column("missing", justify="right")
     for slot in manifest.slots:
         kind = slot.kind + (", weighted" if slot.weighted else "")
-        missing = "" if slot.missing_rate is None else f"{slot.missing_rate:.2%}"
+        missing = "" if slot.missing_rate is None else fmt.percent(slot.missing_rate, 2)
         table.add_row(slot.name, kind, _count(slot.cardinality), f"{slot.mean_keys:.2f}", missing)
     return table
 
@@ -101,20 +103,45 @@ def head(
     order = Order(dataset, min(rows, manifest.num_rows), shuffle=False, window_rows=1)
     with Reader(dataset, order, selection, num_epochs=1, read_ahead=1) as reader:
         known = None if originals is None else originals(manifest)
-        table = _head_table(manifest, next(reader), known)
+        lines = _head_lines(manifest, next(reader), known)
     ids = dataset.ids(0, rows)
     if ids is not None:
-        table.add_row(f"id {manifest.id_column}", *ids)
-    console.print(table)
+        lines.append([f"id {manifest.id_column}", *map(str, ids)])
+    count = len(lines[0]) - 1
+    console.print(f"{manifest.name}: first {count} of {manifest.num_rows:,} rows", markup=False)
+    for table in _side_by_side(lines, console.width):
+        console.print(table)
 
 
-def _head_table(manifest: DatasetManifest, batch: Batch, known: ValuesLike | None) -> Table:
-    """A column for each sample: there are more features than fit in one line."""
+def _side_by_side(lines: list[list[str]], width: int) -> Iterator[Table]:
+    """Tables of as many samples as fit next to each other, none of whose words is cut."""
+    names = max(len(line[0]) for line in lines)
+    widths = [
+        max(len(word) for line in lines for word in (*line[row].split(), f"row {row}"))
+        for row in range(1, len(lines[0]))
+    ]
+    first = 0
+    while first < len(widths):
+        last, used = first, names + 4
+        while last < len(widths) and (last == first or used + widths[last] + 3 <= width):
+            used += widths[last] + 3
+            last += 1
+        table = Table()
+        table.add_column("column", no_wrap=True)
+        for row in range(first, last):
+            table.add_column(f"row {row}", justify="right", overflow="fold", min_width=widths[row])
+        for line in lines:
+            table.add_row(*map(Text, (line[0], *line[first + 1 : last + 1])))
+        yield table
+        first = last
+
+
+def _head_lines(
+    manifest: DatasetManifest, batch: Batch, known: ValuesLike | None
+) -> list[list[str]]:
+    """A line for each feature, with its name and then its value in every sample."""
     count = len(batch.sample_ids)
-    table = Table(title=f"{manifest.name}: first {count} of {manifest.num_rows:,} rows")
-    table.add_column("column")
-    for number in batch.sample_ids:
-        table.add_column(f"row {number}", justify="right", overflow="fold")
+    lines = []
     for kind, names, matrix in (
         ("label", manifest.labels, batch.labels),
         ("dense", manifest.dense_columns, batch.dense),
@@ -124,13 +151,13 @@ def _head_table(manifest: DatasetManifest, batch: Batch, known: ValuesLike | Non
             values = matrix[:, place].tolist()
             if known is not None and kind == "dense":
                 values = [known.number(name, value) for value in values]
-            table.add_row(f"{kind} {name}", *(f"{value:.6g}" for value in values))
+            lines.append([f"{kind} {name}", *(f"{value:.6g}" for value in values)])
     if batch.weight is not None:
-        table.add_row("weight", *(f"{value:.6g}" for value in batch.weight))
+        lines.append(["weight", *(f"{value:.6g}" for value in batch.weight)])
     for name, keys in batch.slots.items():
         cells = (_keys_text(keys.cut(row, row + 1), name, known) for row in range(count))
-        table.add_row(f"slot {name}", *cells)
-    return table
+        lines.append([f"slot {name}", *cells])
+    return lines
 
 
 def _count(cardinality: int) -> str:

@@ -1,7 +1,7 @@
 """A line that shows what a command is doing, as long as it does it.
 
 In a terminal one line is drawn again and again below everything else that is printed. Elsewhere
-(a pipe, a batch job's log) plain lines are printed: every 2 s at first, and never so often that a
+(a pipe, a batch job's log) plain lines are printed: every 1.5 s at first, and never so often that a
 long run fills its log.
 """
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _REFRESHES_PER_SECOND = 2.0
 _FIRST_SECONDS = 0.5  # what is done sooner need not be mentioned
-_PLAIN_SECONDS = 2.0
+_PLAIN_SECONDS = 1.5  # a reader of a log wonders after two
 _PLAIN_SHARE = 30.0  # of the time so far: a run of an hour prints a line every two minutes
 
 Describe = Callable[[], Sequence[str]]

@@ -17,7 +17,7 @@ from heterps_hpc.events import Line, read_lines
 from heterps_hpc.layout import Layout
 from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import Profile
-from heterps_hpc.report.records import LenientRecord, Metric, Summary
+from heterps_hpc.report.records import FeatureBaseline, LenientRecord, Metric, Summary
 from heterps_hpc.rundir import RunDir
 
 T = TypeVar("T")
@@ -46,6 +46,7 @@ class RecordedRun:
     layout: Layout | None = None
     planning: PlanningResult | None = None
     summary: Summary | None = None
+    baseline: FeatureBaseline | None = None
     metrics: list[Metric] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     events: list[Line] = field(default_factory=list)
@@ -80,6 +81,8 @@ def read_run(run_dir: RunDir) -> RecordedRun:
     run.summary = _record(
         run, run_dir.summary, Summary, "the run has not ended: no totals, phases or traffic"
     )
+    if run_dir.baseline.is_file():
+        run.baseline = _record(run, run_dir.baseline, FeatureBaseline, "no baseline AUC")
     run.metrics = _metrics(run, run_dir.metrics)
     run.trace = _trace(run, run_dir.trace)
     run.events = read_lines(run_dir)

@@ -260,7 +260,9 @@ def tiles(run: RecordedRun, spent: spending.Spending | None) -> list[Tile]:
         found.append(Tile("samples", fmt.count(run.summary.samples), note))
     scores = dict(evaluation(run))
     if "AUC" in scores:
-        found.append(Tile("AUC", scores["AUC"], "on test data; guessing has 0.5000"))
+        best = run.baseline
+        note = "guessing has 0.5000" if best is None else f"{best.feature} alone has {best.auc:.4f}"
+        found.append(Tile("AUC", scores["AUC"], f"on test data; {note}"))
     return found
 
 
@@ -279,12 +281,19 @@ def evaluation(run: RecordedRun) -> list[tuple[str, str]]:
 
 
 def without_model(run: RecordedRun) -> str:
-    """What predicting the mean rate of clicks for every sample would reach: the least to beat."""
-    values = dict(evaluation(run))
-    if "normalised entropy" not in values or float(values["normalised entropy"]) <= 0:
-        return ""
-    entropy = float(values["log loss"]) / float(values["normalised entropy"])
-    return f"Predicting the same rate for every sample has AUC 0.5000 and log loss {entropy:.4f}."
+    """What the mean click rate, and that of the best single feature, would reach: what to beat."""
+    values, lines = dict(evaluation(run)), []
+    if run.baseline is not None and "AUC" in values:
+        lines.append(
+            f"Of all single features {run.baseline.feature} has the best AUC, "
+            f"{run.baseline.auc:.4f} (of slots, by their keys' click rates in training data)."
+        )
+    if float(values.get("normalised entropy", 0)) > 0:
+        entropy = float(values["log loss"]) / float(values["normalised entropy"])
+        lines.append(
+            f"Predicting the same rate for every sample has AUC 0.5000 and log loss {entropy:.4f}."
+        )
+    return " ".join(lines)
 
 
 def _again(run: RecordedRun) -> str:

@@ -51,6 +51,13 @@ class Summary(LenientRecord):
     ranks: tuple[RankRecord, ...] = ()
 
 
+class FeatureBaseline(LenientRecord):
+    """What one feature alone reaches on the test data."""
+
+    feature: str
+    auc: float
+
+
 class Metric(LenientRecord):
     """One line of metrics.jsonl."""
 

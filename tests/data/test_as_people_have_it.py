@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from heterps_hpc.dataset.show import head as heterps_head
 from heterps_hpc.dataset.write import DatasetWriter
 from heterps_hpc.errors import UserError
 from heterps_hpc.models import build_model
+from tests.data.samples import write_mixed
 
 SITE: list[dict[str, Any]] = [{"column": "site"}]
 
@@ -247,11 +249,39 @@ def test_a_dataset_without_label_ranges_is_still_read(tmp_path: Path) -> None:
     assert build_model(ModelSpec(name="nce"), older.manifest)
 
 
-def test_the_bar_ends_at_100_percent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_ends_at_100_percent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
     meter = Meter(1000, "writing")
     with _progress(meter, show=True):
         meter.add(10, 540)  # Parquet counts bytes otherwise than its files
     assert "100 %" in capsys.readouterr().err
+
+
+def test_a_pipe_gets_plain_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_prep.pool._FIRST_SECONDS", 0.0)
+    meter = Meter(1000, "writing")
+    with _progress(meter, show=True) as refresh:
+        meter.add(12345, 540)
+        refresh()
+        refresh()  # too soon for another
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("writing · 54 % · 12,345 rows · ")
+
+
+def test_head_cuts_no_value_in_a_narrow_terminal(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    rows = write_mixed(tmp_path / "d", 5)
+    console = Console(width=60, record=True, file=io.StringIO())
+    heterps_head(tmp_path / "d", 5, console)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 60
+    assert all(f"{int(key):016x}" in text for key in rows.slots["many"].keys)
+    assert "row 4" in text
 
 
 def test_info_marks_estimates_and_shows_missing_values(
@@ -268,7 +298,7 @@ def test_info_marks_estimates_and_shows_missing_values(
     assert [slot.missing_rate for slot in manifest.slots] == [0, 0.75]
     info(tmp_path / "out")
     shown = capsys.readouterr().out
-    assert "75.00%" in shown
+    assert "75.00 %" in shown
     assert f"≈ {manifest.slots[0].cardinality:,}" in shown  # more than 4,096 are estimated
     assert "from 0 to 1" in shown
 

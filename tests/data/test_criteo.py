@@ -261,7 +261,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     write_criteo(tmp_path / "a", 100)
     arguments = [str(tmp_path / "a"), "--out", str(tmp_path / "out"), "--processes", "1"]
     assert main(arguments) == 0
-    assert "100 rows in 1 shards" in capsys.readouterr().out
+    assert "100 rows in 1 shard," in capsys.readouterr().out
     assert main(arguments) == 2
     assert "there is a dataset already" in capsys.readouterr().err
 

@@ -97,8 +97,8 @@ class Sandbox:
         """The first command of the tutorial; everything else looks at what it leaves."""
         heterps("run examples/ctr_small.yaml")
         (self.path / "runs").mkdir()
-        (self.path / "runs" / "ctr-small").symlink_to(self.path / "examples/runs/ctr-small")
-        (self.path / "runs" / "ctr").symlink_to(self.path / "examples/runs/ctr-small")
+        for name in ("ctr-small", "ctr", "first"):
+            (self.path / "runs" / name).symlink_to(self.path / "examples/runs/ctr-small")
         shutil.copy(self.path / "examples/runs/ctr-small/profile.json", self.path)
 
     def planned(self) -> Path:
@@ -135,8 +135,9 @@ class Sandbox:
         return [found for word in filled for found in self._expanded(word)]
 
     def _expanded(self, word: str) -> list[str]:
-        found = sorted(str(path.relative_to(self.path)) for path in self.path.glob(word))
-        return found if "*" in word and found else [word]
+        if "*" not in word:
+            return [word]
+        return sorted(str(path.relative_to(self.path)) for path in self.path.glob(word)) or [word]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from heterps_hpc.events import Ended, Started, TaskEnded, TrainingBegan
 from heterps_hpc.profile import Profile
 from heterps_hpc.report import charts, picture, write_report
 from heterps_hpc.report.inputs import read_run
-from heterps_hpc.report.page import without_model
+from heterps_hpc.report.page import tiles, without_model
 from heterps_hpc.report.wall_time import wall_times
 from heterps_hpc.rundir import RunDir
 from tests.report.made_up import summary, write_run
@@ -66,6 +66,12 @@ def test_the_least_to_beat_is_the_mean_rate(run: RunDir) -> None:
     totals["evaluation"] = {"auc": 0.8, "log_loss": 0.46, "normalised_entropy": 0.8}
     run.summary.write_text(json.dumps(totals))
     assert "AUC 0.5000 and log loss 0.5750" in without_model(read_run(run))
+    run.baseline.write_text(json.dumps({"feature": "slot user", "auc": 0.612345}))
+    recorded = read_run(run)
+    assert "slot user has the best AUC, 0.6123" in without_model(recorded)
+    assert "slot user alone has 0.6123" in next(
+        tile.note for tile in tiles(recorded, None) if tile.title == "AUC"
+    )
 
 
 def test_the_plan_is_drawn_in_a_row_and_in_a_column(run: RunDir) -> None:

@@ -106,3 +106,18 @@ def test_nothing_is_overwritten_and_no_file_is_guessed_at(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="--delimiter"):
         init(tmp_path / "new", tmp_path / "x.csv")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_slurm_that_does_not_answer_is_one_short_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise UserError("sinfo: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host")
+
+    monkeypatch.setattr(commands.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(commands, "partitions", fail)
+    with caplog.at_level("INFO"):
+        init(tmp_path, None)
+    assert [record.message for record in caplog.records] == [
+        "sinfo is here but no Slurm answers it; cluster.yaml describes this machine"
+    ]

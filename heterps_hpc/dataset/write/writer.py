@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -31,8 +30,6 @@ from heterps_hpc.dataset.write.shard_writer import (
     settle,
 )
 from heterps_hpc.errors import UserError
-
-log = logging.getLogger(__name__)
 
 ROWS_PER_SHARD = 1 << 20
 
@@ -184,7 +181,6 @@ def finish(
     )
     with disk_errors(path / MANIFEST_FILE):
         manifest.save(path / MANIFEST_FILE)
-    log.info("%s: %d rows in %d shards", path, num_rows, len(shards))
     return manifest
 
 
