@@ -13,6 +13,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.events import RankEnded, record
 from heterps_hpc.rundir import RunDir
 
@@ -37,7 +38,8 @@ def main() -> int:
         "pid": os.getpid(),
     }
     world.barrier()
-    (run_dir / f"rank-{world.rank}-{info['restart']}.json").write_text(json.dumps(info))
+    # whole or not at all: tests read it as soon as it is there
+    write_atomically(run_dir / f"rank-{world.rank}-{info['restart']}.json", json.dumps(info))
     if order == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if order == "ignore":
