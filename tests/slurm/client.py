@@ -1,6 +1,7 @@
 """A small Slurm client for tests: submit, look, wait with a limit, never sleep and hope."""
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm.dev_cluster.cluster import DevCluster
+from slurm.dev_cluster.processes import step_processes
 
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE"}
 POLL_SECONDS = 0.2
@@ -72,6 +74,21 @@ class SlurmClient:
             seconds,
         )
         return self.states(job)
+
+    def start_soon(self, job: int) -> None:
+        """Start a requeued job, which Slurm would hold back for two minutes.
+
+        Not at once: until the ranks of the first start are gone PMI cannot serve the second, and
+        within the same second the job's credential still counts as revoked.
+        """
+        self.wait_for(f"job {job} has left its nodes", lambda: not self._steps_of(job))
+        self.run("scontrol", "update", f"JobId={job}", "StartTime=now+3seconds")
+
+    def _steps_of(self, job: int) -> list[str]:
+        """What the job still runs, by the names of its daemons on the nodes."""
+        own = re.compile(rf"slurmstepd: \[({job}|{job + 1})\.".encode())
+        lines = (Path(f"/proc/{pid}/cmdline") for pid in step_processes(self.cluster.spec))
+        return [str(line) for line in lines if line.exists() and own.match(line.read_bytes())]
 
     def clean_up(self) -> None:
         """Cancel this test's jobs and bring back nodes that it killed."""

@@ -18,6 +18,7 @@ from heterps_hpc.rundir import RunDir
 from tests.launch.values import BEHAVE, ROOT, cpu_pool, gpu_pool, make_cluster, make_job
 from tests.slurm.client import SlurmClient
 
+FAST = SlurmLauncher(poll_seconds=0.3)
 SITE = {
     "environment": {"PYTHONPATH": str(ROOT), "HETERPS_WATCH_SECONDS": "2"},
 }
@@ -53,14 +54,14 @@ class Launched:
         return self.request.run
 
     def wait(self, seconds: float = 60.0) -> ExitCode:
-        return SlurmLauncher(poll_seconds=0.3).follow(self.request, limit_seconds=seconds)
+        return FAST.follow(self.request, limit_seconds=seconds)
 
     def wait_with_restarts(self, seconds: float = 150.0) -> ExitCode:
         """As `heterps launch` does: what Slurm cannot requeue is submitted again."""
         code = self.wait(seconds)
         max_restarts = self.request.job.launch.max_restarts
         while allows_restart(events.read(self.run), code, max_restarts):
-            self.job_id = SlurmLauncher().queue(self.request)
+            self.job_id = FAST.queue(self.request)
             self.slurm.jobs.append(self.job_id)
             code = self.wait(seconds)
         return code
@@ -92,13 +93,9 @@ class Launched:
         self.slurm.wait_for(f"step {step}", reached)
 
     def skip_the_delay(self) -> None:
-        """Slurm holds a requeued job back for two minutes; start it soon.
-
-        Not at once: within the same second its credential still counts as revoked, and until
-        the ranks of the first start are gone (KillWait is 5 s) PMI-2 cannot serve the second.
-        """
+        """Slurm holds a requeued job back for two minutes; start it soon."""
         self.slurm.wait_for("all components queued again", self.queued_again)
-        self.slurm.run("scontrol", "update", f"JobId={self.job_id}", "StartTime=now+12seconds")
+        self.slurm.start_soon(self.job_id)
 
     def queued_again(self) -> bool:
         """Whether all components wait for another start."""

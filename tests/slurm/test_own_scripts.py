@@ -86,7 +86,7 @@ def test_two_partitions_with_a_requeue(slurm: SlurmClient, tmp_path: Path) -> No
         return slurm.states(job) == ["PENDING", "PENDING"]
 
     slurm.wait_for("all components queued again", waits, 60)
-    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+12seconds")
+    slurm.start_soon(job)
     assert slurm.wait_until_ended(job, 150) == ["COMPLETED", "COMPLETED"], log(run)
     history = events.read(run)
     assert history.num_starts == 2

@@ -20,14 +20,13 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.local import LocalLauncher
 from heterps_hpc.launch.slurm import launcher
-from heterps_hpc.launch.slurm.launcher import SlurmLauncher
 from heterps_hpc.layout import Layout
 from heterps_hpc.profile import LayerInfo, Profile, TensorInfo, Timing
 from heterps_hpc.rundir import RunDir
 from tests.faults.runs import Learned, different_bits, different_numbers
 from tests.launch.values import ROOT
 from tests.slurm.client import SlurmClient
-from tests.slurm.launching import ONE_PER_NODE, Launched
+from tests.slurm.launching import FAST, ONE_PER_NODE, Launched
 from tests.slurm.training import NUM_STEPS, make_job, result
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -121,7 +120,7 @@ def launched(
 
     request = LaunchRequest(run, layout, job, ONE_PER_NODE)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(start, SlurmLauncher(), request)
+        waiting = pool.submit(start, FAST, request)
         try:
             slurm.wait_for("the job is submitted", lambda: bool(submitted()) or waiting.done())
             yield Launched(request, submitted()[0], slurm), waiting
