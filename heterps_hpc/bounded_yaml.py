@@ -1,13 +1,14 @@
 """YAML and JSON of users, read within bounds: a file of a few lines must not take gigabytes.
 
 Aliases let a short YAML text describe a huge value (nine levels of nine aliases are 387 million
-nodes), or one that holds itself. So the events of the text are counted first, aliases at the size
-of what they stand for, and only then is anything built.
+nodes), or one that holds itself. So nodes are counted while the text is read, aliases at the size
+of what they stand for, before any value is built of them.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,21 @@ import yaml
 
 from heterps_hpc.errors import UserError
 
-MAX_YAML_BYTES = 4 << 20
-MAX_JSON_BYTES = 256 << 20  # manifests and profiles, which programs write
+# a second or two to read: people write these
+MAX_YAML_BYTES = 256 << 10
 MAX_DEPTH = 60
-MAX_NODES = 200_000
+MAX_NODES = 10_000
+MAX_JSON_BYTES = 256 << 20  # manifests and profiles, which programs write
+
+
+def max_bytes(path: Path) -> int:
+    """How long a file may be, by its suffix."""
+    return MAX_JSON_BYTES if path.suffix == ".json" else MAX_YAML_BYTES
 
 
 def read_data(path: Path, text: str) -> Any:
     """The plain data of a file: JSON by its suffix, else YAML."""
     is_json = path.suffix == ".json"
-    limit = MAX_JSON_BYTES if is_json else MAX_YAML_BYTES
-    if len(text) > limit:
-        raise UserError(f"{path}: {len(text)} characters; {limit} are the limit: is it that file?")
     try:
         return json.loads(text) if is_json else load_yaml(text)
     except RecursionError:
@@ -40,34 +44,56 @@ def read_data(path: Path, text: str) -> Any:
 
 def load_yaml(text: str) -> Any:
     """YAML's plain types only; ValueError beyond the bounds."""
-    _check_bounds(text)
-    return yaml.safe_load(text)
+    loader = _BoundedLoader(text)
+    try:
+        return loader.get_single_data()
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        # PyYAML's own constructors, for text that does not fit its tag: `!!bool maybe`
+        raise ValueError(f"a value does not fit its tag ({error}); leave the tag out") from None
+    finally:
+        loader.dispose()
 
 
-def _check_bounds(text: str) -> None:
-    sizes: dict[str, int] = {}  # nodes below each anchor, aliases resolved
-    open_nodes: list[
-        tuple[str | None, int]
-    ] = []  # anchor and nodes before, of each open collection
-    nodes = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+class _BoundedLoader(yaml.SafeLoader):
+    """Counts what it reads, and refuses a key that is there twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._num_nodes = 0
+        self._depth = 0
+        self._sizes: dict[str, int] = {}  # nodes below each anchor, aliases resolved
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """One node of the text with all below it."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        anchor = getattr(event, "anchor", None)
         if isinstance(event, yaml.AliasEvent):
-            anchor = event.anchor or ""
-            if anchor not in sizes:
-                raise ValueError(f"alias *{anchor[:40]} is not defined before it is used")
-            nodes += sizes[anchor]
-        elif isinstance(event, yaml.ScalarEvent):
-            nodes += 1
-            if event.anchor:
-                sizes[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            open_nodes.append((event.anchor, nodes))
-            nodes += 1
-            if len(open_nodes) > MAX_DEPTH:
-                raise ValueError(f"nested too deeply; {MAX_DEPTH} levels are the limit")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            name, before = open_nodes.pop()
-            if name:
-                sizes[name] = nodes - before
-        if nodes > MAX_NODES:
+            if anchor not in self._sizes:
+                raise ValueError(f"alias *{str(anchor)[:40]} is not defined before it is used")
+            self._count(self._sizes[anchor])
+            return super().compose_node(parent, index)
+        before = self._num_nodes
+        self._count(1)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ValueError(f"nested too deeply; {MAX_DEPTH} levels are the limit")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if anchor is not None:
+            self._sizes[anchor] = self._num_nodes - before
+        return node
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """A mapping; of a key that is there twice, PyYAML would take the last without a word."""
+        node = super().compose_mapping_node(anchor)
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for key, count in keys.items():
+            if count > 1:
+                line = node.start_mark.line + 1
+                raise ValueError(f"key {key[:40]!r} is there {count} times, from line {line} on")
+        return node
+
+    def _count(self, nodes: int) -> None:
+        self._num_nodes += nodes
+        if self._num_nodes > MAX_NODES:
             raise ValueError(f"more than {MAX_NODES:,} values, aliases counted; write less")

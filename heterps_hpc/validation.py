@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from heterps_hpc.atomic_file import write_atomically
-from heterps_hpc.bounded_yaml import read_data
+from heterps_hpc.bounded_yaml import max_bytes, read_data
 from heterps_hpc.errors import UserError
 
 _MAX_PROBLEMS = 8
@@ -79,8 +79,10 @@ class Value(BaseModel):
 
 def read_text(path: Path) -> str:
     """The text of a user's file, with an error that names it."""
+    limit = max_bytes(path)
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(limit + 1)  # /dev/zero has no end
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
@@ -94,6 +96,9 @@ def read_text(path: Path) -> str:
             ) from None
         why = getattr(error, "strerror", None) or error  # without the name, which may be long
         raise UserError(f"{_short(str(path))}: cannot be read: {why}") from None
+    if len(text) > limit:
+        raise UserError(f"{path}: more than {limit} characters; is it that file?")
+    return text
 
 
 def nearest(word: str, known: list[str]) -> str:

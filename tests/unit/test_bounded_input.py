@@ -36,6 +36,16 @@ JOBS: dict[str, tuple[str, str]] = {
     "3,000 nested lists": (job(name="[" * 3000 + "]" * 3000), "nested too deeply"),
     "an integer of 5,000 digits": (job(name="9" * 5000), "not valid YAML"),
     "a date that is none": (job(name="2024-13-45"), "not valid YAML"),
+    "a tag on text of another type": (job(train="{batch_size: !!bool maybe}"), "fit its tag"),
+    "a tag on nothing": (job(train="{batch_size: !!int ''}"), "fit its tag"),
+    "a tag that runs code": (job(train="!!python/object/apply:os.getpid []"), "not valid YAML"),
+    "a key twice": (SOUND + "name: other\n", "'name' is there 2 times"),
+    "more values than anyone writes": (job(goal=f"[{'1,' * 99_000}]"), "write less"),
+    "a long merge": (
+        job(train="{<<: [" + ",".join(f"{{a{n}: 1}}" for n in range(3000)) + "]}"),
+        "train",
+    ),
+    "more text than anyone writes": (job(goal="#\n" * 200_000), "more than 262144 characters"),
     "a NUL in a path": (job(data='{train: "a\\0b"}'), "NUL"),
     "no such user": (job(data="{train: ~nouser/x}"), "no such user"),
     "a path of 5,000 characters": (job(data=f"{{train: {'x' * 5000}}}"), "cannot be a file"),
@@ -74,12 +84,12 @@ CLUSTERS: dict[str, tuple[str, str]] = {
 
 
 def refused(load: Callable[[Path], object], path: Path, word: str) -> str:
-    started = time.monotonic()
+    started = time.process_time()  # the machine may be busy
     with pytest.raises(UserError, match=word) as caught:
         load(path)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     message = str(caught.value)
-    assert len(message) < 1000
+    assert len(message) < 4000
     return message
 
 
@@ -93,7 +103,7 @@ def test_a_job_is_refused_at_once(what: str, tmp_path: Path) -> None:
     text, word = JOBS[what]
     (tmp_path / "job.yaml").write_text(text)
     message = refused(Job.load, tmp_path / "job.yaml", word)
-    assert len(message.splitlines()) <= 2  # a wrong pair is two problems, each on its own line
+    assert len(message.splitlines()) <= 10  # each problem on its own line, and not all of them
 
 
 @pytest.mark.parametrize("what", CLUSTERS)
@@ -105,7 +115,12 @@ def test_a_cluster_is_refused_at_once(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "word"),
-    [("a\0b.yaml", "cannot be read"), ("x" * 5000, "cannot be read"), ("/dev/null/x", "cannot")],
+    [
+        ("a\0b.yaml", "cannot be read"),
+        ("x" * 5000, "cannot be read"),
+        ("/dev/null/x", "cannot"),
+        ("/dev/zero", "more than 262144 characters"),
+    ],
 )
 def test_a_path_that_cannot_be_a_file(path: str, word: str) -> None:
     refused(Job.load, Path(path), word)
