@@ -191,8 +191,12 @@ class RunDir:
 
     def check_usable(self, num_ranks: int = 0) -> None:
         """Refuse, before ranks are started, what would end them one by one with a traceback."""
-        ours = (self.history, self.metrics, self.launcher_log, self._lock, self._rank_lock)
-        for path in (*ours, *(self.rank_log(rank) for rank in range(num_ranks))):
+        inputs = (self.job, self.cluster, self.profile, self.layout, self.schedulers)
+        outputs = (self.history, self.metrics, self.summary, self.trace, self.report)
+        private = (self.launcher_log, self._lock, self._rank_lock)
+        logs = (self.rank_log(rank) for rank in range(num_ranks))
+        manifests = (each / MANIFEST_FILE for each in numbered_folders(self.checkpoints))
+        for path in (*inputs, *outputs, *private, *logs, *manifests):
             if path.is_dir():
                 raise UserError(
                     f"{path}: is a directory, expected a file; move it away, or choose another "
@@ -318,8 +322,14 @@ def numbered_folders(checkpoints: Path) -> Iterator[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for folder in folders:
-        if folder.name.isascii() and folder.name.isdigit() and folder.is_dir():
+        name = folder.name
+        if name.isascii() and name.isdigit() and name == step_name(int(name)) and folder.is_dir():
             yield folder
+
+
+def step_name(step: int) -> str:
+    """The name of the folder of a checkpoint."""
+    return f"{step:09d}"
 
 
 def _is_locked(path: Path) -> bool:

@@ -18,7 +18,7 @@ from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.checkpoint.manifest import MANIFEST_FILE, Manifest
 from heterps_hpc.checkpoint.shardwriter import sync_directory
 from heterps_hpc.errors import UserError
-from heterps_hpc.rundir import numbered_folders
+from heterps_hpc.rundir import numbered_folders, step_name
 from heterps_hpc.rundir import steps_of as steps_of
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Checkpoint:
 
 def directory_of(checkpoints: Path, step: int) -> Path:
     """Where the checkpoint of a step is."""
-    return checkpoints / f"{step:09d}"
+    return checkpoints / step_name(step)
 
 
 def shard_name(rank: int, token: str) -> str:
@@ -63,7 +63,15 @@ def shard_name(rank: int, token: str) -> str:
 def newest(checkpoints: Path) -> Checkpoint | None:
     """The newest complete checkpoint."""
     steps = steps_of(checkpoints)
-    return Checkpoint.open(directory_of(checkpoints, steps[-1])) if steps else None
+    if not steps:
+        return None
+    found = Checkpoint.open(directory_of(checkpoints, steps[-1]))
+    if found.step != steps[-1]:  # we would resume from it again and again, and keep the wrong ones
+        raise UserError(
+            f"{found.path}: is the checkpoint of step {found.step}; rename it to "
+            f"{step_name(found.step)}, or move it away"
+        )
+    return found
 
 
 def publish(directory: Path, manifest: Manifest) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint, newest
+from heterps_hpc.checkpoint.store import steps_of
 from heterps_hpc.checkpoint.verify import verify
 from heterps_hpc.errors import UserError
 from tests.checkpoint.made import NUM_PARTITIONS, TABLES, change_manifest, make_checkpoint
@@ -125,6 +126,16 @@ def test_a_torn_folder_is_no_checkpoint(tmp_path: Path) -> None:
     found = newest(tmp_path)
     assert found is not None
     assert found.path == whole.path
+
+
+def test_a_renamed_checkpoint_is_refused(tmp_path: Path) -> None:
+    """A run would resume from it again and again, and sweep out the newer ones."""
+    made = make_checkpoint(tmp_path / "checkpoints")
+    shutil.copytree(made.path, made.path.with_name("8"))  # not ours
+    assert steps_of(made.path.parent) == [7]
+    made.path.rename(made.path.with_name("000000099"))
+    with pytest.raises(UserError, match=r"is the checkpoint of step 7; rename it to 000000007"):
+        newest(made.path.parent)
 
 
 def test_a_lost_partition_is_reported(tmp_path: Path) -> None:

@@ -276,10 +276,19 @@ def test_full_shared_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "name", ["history.jsonl", "metrics.jsonl", ".lock", "logs/launcher.log", "logs/rank-00002.log"]
+    "name",
+    [
+        "history.jsonl",
+        "metrics.jsonl",
+        "summary.json",
+        ".lock",
+        "logs/launcher.log",
+        "logs/rank-00002.log",
+        "checkpoints/000000005/manifest.json",
+    ],
 )
 def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path, name: str) -> None:
-    (RunDir(tmp_path / "a run").create().path / name).mkdir()
+    (RunDir(tmp_path / "a run").create().path / name).mkdir(parents=True)
     with pytest.raises(UserError, match=f"{name.split('/')[-1]}: is a directory, expected a file"):
         start(tmp_path, {"default": 0})
 
