@@ -14,6 +14,7 @@ from heterps_hpc.validation import nearest
 
 if TYPE_CHECKING:
     from heterps_hpc.cluster import Cluster
+    from heterps_hpc.config import Job
     from heterps_hpc.layout import Layout, RankLayout
     from heterps_hpc.model import Model
 
@@ -187,6 +188,16 @@ def check_tables(layout: Layout, model: Model) -> None:
                 f"layout: rank {entry.rank} has dense={entry.dense}, but its stage "
                 f"{entry.stage} has {'' if dense else 'no '}dense layers; plan again"
             )
+
+
+def check_job(layout: Layout, job: Job) -> None:
+    """UserError unless tables are cut as the job says: keys beyond would be held by no rank."""
+    count = job.train.tables.num_partitions
+    if layout.num_partitions != count:
+        raise UserError(
+            f"layout: {layout.num_partitions} partitions, train.tables.num_partitions of the job "
+            f"is {count}; plan again"
+        )
 
 
 def check_cluster(layout: Layout, cluster: Cluster) -> None:

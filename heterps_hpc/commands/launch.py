@@ -57,9 +57,10 @@ def start(launcher: Launcher, request: LaunchRequest, *, wait: bool = True) -> E
     from heterps_hpc.commands.plan import plan
     from heterps_hpc.commands.replan import replanner_of
     from heterps_hpc.launch.restart_policy import run_with_restarts
-    from heterps_hpc.layout_checks import check_cluster
+    from heterps_hpc.layout_checks import check_cluster, check_job
 
     check_cluster(request.layout, request.cluster)
+    check_job(request.layout, request.job)
     run, num_ranks = request.run, request.layout.num_ranks
     ranks = request.layout.ranks_by_pool
     events.record(run, Launched(on=launcher.name, num_ranks=num_ranks, ranks=ranks))

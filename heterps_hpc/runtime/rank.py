@@ -20,6 +20,7 @@ from heterps_hpc.dataset import Dataset
 from heterps_hpc.dataset.manifest import Schema
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
+from heterps_hpc.layout_checks import check_job
 from heterps_hpc.model import LOSS, SCORE
 from heterps_hpc.models import build_model
 from heterps_hpc.runtime.dense import DenseRole
@@ -88,6 +89,7 @@ class Rank:
         schema = schema or dataset.manifest.learning(job.data.label)
         self.model = build_model(job.model, schema)
         layout.check_model(self.model)
+        check_job(layout, job)
         entry = self.world.entry
         self.timer.tick()
         self.shapes = tensor_shapes(self.model, len(schema.dense_columns))

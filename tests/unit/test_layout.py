@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps_hpc.cluster import Cluster
+from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, Stage
-from heterps_hpc.layout_checks import check_cluster
+from heterps_hpc.layout_checks import check_cluster, check_job
 from heterps_hpc.model import Layer, Lookup, Model, TableSpec, embedding
 from heterps_hpc.sharding import assign_shards, bind_plan
 
@@ -167,6 +168,17 @@ def test_a_layout_that_does_not_fit_its_model_is_refused(damage: Any, word: str)
     damage(data)
     with pytest.raises(UserError, match=word):
         Layout.parse(data, "layout.json").check_model(tower())
+
+
+def test_a_layout_of_other_partitions_than_the_job_is_refused() -> None:
+    """Keys of the partitions beyond would be held by no rank, and never learn."""
+    layout = bind(stages(("cpu", ("embedding",), 2), ("gpu", ("fc", "top"), 1)))
+    train = {"batch_size": 64, "tables": {"num_partitions": layout.num_partitions}}
+    described = {"name": "job", "model": {"name": "ctrdnn"}, "data": {"train": "x"}, "cluster": "c"}
+    check_job(layout, Job.parse({**described, "train": train}, "job"))
+    train["tables"] = {"num_partitions": 2 * layout.num_partitions}
+    with pytest.raises(UserError, match="plan again"):
+        check_job(layout, Job.parse({**described, "train": train}, "job"))
 
 
 def test_a_layout_beyond_its_cluster_is_refused() -> None:
