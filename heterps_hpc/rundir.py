@@ -19,7 +19,7 @@ class RunDir:
     """One directory per run: inputs frozen, outputs next to them."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).resolve()
+        self.path = Path(os.path.realpath(path))  # Path.resolve ends in a traceback at loops
 
     @property
     def job(self) -> Path:

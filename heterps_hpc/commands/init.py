@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -68,7 +69,9 @@ def job_text(folder: Path, csv_file: Path | None, delimiter: str) -> str:
     if csv_file is not None:
         option = "" if delimiter == "," else f" --delimiter {json.dumps(delimiter)}"
         data = _PREPARED.format(csv=csv_file.resolve(), delimiter=option)
-    name = (csv_file.name.split(".")[0] if csv_file else folder.resolve().name) or "job"
+    name = (
+        csv_file.name.split(".")[0] if csv_file else Path(os.path.realpath(folder)).name
+    ) or "job"
     return _JOB.format(name=json.dumps(name), data=data)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def predict_by_ranks(run_dir: Path, data: Path, out: Path, step: int | None, on:
         scoring_run = run.prediction.create()
         scoring = job.model_copy(
             update={
-                "data": job.data.model_copy(update={"test": data.resolve()}),
+                "data": job.data.model_copy(update={"test": Path(os.path.realpath(data))}),
                 "train": job.train.model_copy(update={"init_from": checkpoint.path}),
                 "launch": job.launch.model_copy(update={"max_restarts": 0}),
             }

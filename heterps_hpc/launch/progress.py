@@ -67,6 +67,6 @@ def _tail(metrics: Path) -> list[Metrics]:
 def _parse(line: bytes) -> Metrics | None:
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

@@ -122,6 +122,8 @@ class Setting:
 
     def arguments(self, run: RunDir, *, again: bool = False) -> list[str]:
         """What `heterps` is started with; a layout that is there already is resumed."""
+        if again and self.layout is not None:
+            return ["launch", str(run.path), "--resume"]
         options = ["--resume"] if again or self.layout is not None else []
         return ["run", str(self.job), "--run-dir", str(run.path), *options]
 

@@ -25,6 +25,13 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         RunDir(tmp_path / "run").create()
 
 
+def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to("run")
+    assert not RunDir(tmp_path / "run").job.exists()
+    with pytest.raises(UserError, match="--run-dir"):
+        RunDir(tmp_path / "run").create()
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     write_atomically(path, "old")

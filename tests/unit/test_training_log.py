@@ -49,12 +49,17 @@ def lines(path: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("resumed_at", [0, 3, 6])
-def test_steps_that_are_done_again_are_written_once(tmp_path: Path, resumed_at: int) -> None:
+@pytest.mark.parametrize(
+    "rest", ['{"kind": "train", "st', f'{{"step": {10**400}}}\n', "[" * 9999 + "\n", "5\n[1]\n"]
+)
+def test_steps_that_are_done_again_are_written_once(
+    tmp_path: Path, resumed_at: int, rest: str
+) -> None:
     path = tmp_path / "metrics.jsonl"
     killed = rank_at(0)
     train(TrainingLog(killed, path), killed, 7, every=1)
     with path.open("a") as file:
-        file.write('{"kind": "train", "st')  # it was killed in the middle of a line
+        file.write(rest)  # it was killed in the middle of a line, or someone else wrote
     again = rank_at(resumed_at)
     train(TrainingLog(again, path), again, 8, every=1)
     assert lines(path) == [("train", step) for step in range(1, 9)]

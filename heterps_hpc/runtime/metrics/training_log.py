@@ -124,8 +124,8 @@ class TrainingLog:
 def _step_of(line: str) -> float:
     try:
         return float(json.loads(line)["step"]) if line.endswith("\n") else math.inf
-    except (ValueError, KeyError, TypeError):
-        return math.inf  # a line that was cut short
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return math.inf  # a line that was cut short, or is not ours
 
 
 def _step_losses(per_rank: list[list[tuple[float, float]]]) -> list[float]:
