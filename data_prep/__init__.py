@@ -14,9 +14,9 @@ SOURCES: dict[str, str] = {
 DESCRIPTIONS: dict[str, str] = {
     "avazu": "Avazu's click logs (train.gz)",
     "criteo": "Criteo's click logs, the Kaggle challenge and the 1 TB logs",
-    "csv": "delimited text with a recipe that says which column is what",
+    "csv": "delimited text with a recipe that gives each column a role",
     "libsvm": "LABEL INDEX:VALUE … (svmlight, RankLib with qid)",
     "movielens": "MovieLens ratings, with what is known of users and films",
-    "parquet": "Parquet files with a recipe that says which column is what",
+    "parquet": "Parquet files with a recipe that gives each column a role",
     "synthetic": "a generated click log",
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from heterps_hpc.dataset.write.shard_writer import disk_errors
+from heterps_hpc.dataset.write.disk import disk_errors
 from heterps_hpc.errors import UserError
 
 if TYPE_CHECKING:

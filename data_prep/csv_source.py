@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from data_prep.badrows import BadRow
-from data_prep.recipe import BadColumn, Recipe, rows_of, times_of
+from data_prep.recipe import BadColumn, Recipe
+from data_prep.recipe_rows import rows_of, times_of
 from data_prep.source import Int64s, TextSource
 from data_prep.text import Lines
 from data_prep.timecut import sampled_cuts
@@ -39,7 +40,9 @@ class CsvSource(TextSource):
         self.columns = columns or self._header(files[0])
         for path in files[1:] if columns is None else []:
             if self._header(path) != self.columns:
-                raise UserError(f"{path}: its header is not that of {files[0]}; prepare it apart")
+                raise UserError(
+                    f"{path}: its header is not that of {files[0]}; prepare it separately"
+                )
         for name in recipe.arrow_types():
             if name not in self.columns:
                 raise UserError(f"{files[0]}: no column {name!r}; {nearest(name, self.columns)}")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.recipe import BadColumn, LabelColumn, TimeColumn, times_of
+from data_prep.recipe import BadColumn, LabelColumn, TimeColumn
+from data_prep.recipe_rows import times_of
 from data_prep.text import Lines
 from heterps_hpc import format as fmt
 from heterps_hpc.errors import UserError

@@ -1,4 +1,4 @@
-"""From a category to its 64-bit key: fixed and documented, so that whoever serves the model can
+"""From a category to its 64-bit key: fixed and documented, so that a server of the model can
 compute the same keys.
 
     base(slot)          = XXH3-64 of the slot's name, UTF-8

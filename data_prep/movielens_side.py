@@ -1,4 +1,4 @@
-"""MovieLens' side tables: what is known of users and items besides their ratings."""
+"""MovieLens' side tables: what is known of users and items in addition to their ratings."""
 
 from __future__ import annotations
 

@@ -94,14 +94,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     split.add_argument("--seed", type=int, default=0, help="of the split and of key samples")
     keys = parser.add_argument_group("keys")
     keys.add_argument("--min-count", type=int, default=1, help="rarer keys become one key")
-    keys.add_argument("--max-keys", type=int, help="fold each slot into at most so many keys")
+    keys.add_argument("--max-keys", type=int, help="fold each slot into at most this many keys")
     keys.add_argument("--count-memory-mb", type=int, default=1024, help="for --min-count")
     work = parser.add_argument_group("work")
     work.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     work.add_argument("--segment-mb", type=float, default=256.0, help="text per shard")
     work.add_argument("--compression", choices=("none", "lzf", "lz4", "zstd"), default="none")
     work.add_argument("--on-bad-row", choices=("stop", "skip"), default="stop")
-    work.add_argument("--max-bad", type=int, default=1000, help="bad rows to skip at most")
+    work.add_argument("--max-bad", type=int, default=1000, help="how many bad rows may be skipped")
     work.add_argument("--no-progress", action="store_true", help="no progress bar")
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.recipe import BadColumn, Recipe, rows_of
+from data_prep.recipe import BadColumn, Recipe
+from data_prep.recipe_rows import rows_of
 from data_prep.source import Block, ReadTask, SourceSegment
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import Schema

@@ -131,7 +131,7 @@ def _finish(
     num_bad = sum(done.num_bad for done in finished)
     made = {**source.describe(), "options": options.content(), "num_bad_rows": num_bad}
     if not any(done.shards for done in finished):
-        raise UserError(f"{options.out}: the input has not one good row; check it")
+        raise UserError(f"{options.out}: the input has no valid row; check it")
     _collect_bad_rows(workplace.path, options.out)
     for part in PARTS:
         chosen = [done for done in finished if part in done.shards]

@@ -170,7 +170,9 @@ class TextSource:
             good, bad = self.sift(clean)
             parsed = self.parse(good)
             if parsed is None:
-                raise AssertionError(f"{self.files[file]}: lines near byte {offset} were sifted")
+                raise AssertionError(
+                    f"{self.files[file]}: valid lines near byte {offset} are refused"
+                )
         rows, time = parsed
         if time is None:  # the place in the files stands for the time
             start = sum(self._text_sizes[:file]) + offset

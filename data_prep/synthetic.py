@@ -1,4 +1,4 @@
-"""Click logs out of thin air: Zipfian keys, and planted weights that a model can learn.
+"""Generated click logs: Zipfian keys, and planted weights that a model can learn.
 
 A click is drawn from the logistic of a sum of planted weights, one per key and dense column. All
 of it is a function of (seed, part, row), so any size streams in bounded memory, and the train and

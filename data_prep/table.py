@@ -26,7 +26,7 @@ def table_source(
     if all(parquet):
         return ParquetSource(files, recipe)
     if any(parquet):
-        raise UserError("some files are Parquet and some are not; prepare them apart")
+        raise UserError("some files are Parquet and some are not; prepare them separately")
     return CsvSource(files, recipe, columns, delimiter)
 
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="heterps prepare csv", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path, help="CSV (also compressed) or Parquet")
-    parser.add_argument("--recipe", type=Path, required=True, help="YAML: the part of each column")
+    parser.add_argument("--recipe", type=Path, required=True, help="YAML: the role of each column")
     parser.add_argument("--delimiter", default=",", help="between fields; 'tab' for a tab")
     parser.add_argument("--columns", help="names, comma-separated, if the files have no header")
     add_options(parser)

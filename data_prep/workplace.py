@@ -26,7 +26,8 @@ from data_prep.options import PARTS, PrepareOptions
 from data_prep.source import ReadTask, Source
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.dataset.manifest import MANIFEST_FILE, DatasetShard, Schema
-from heterps_hpc.dataset.write.shard_writer import ShardStats, disk_errors
+from heterps_hpc.dataset.write.disk import disk_errors
+from heterps_hpc.dataset.write.shard_writer import ShardStats
 from heterps_hpc.dataset.write.sketch import Cardinality, KeySample
 from heterps_hpc.errors import UserError
 

@@ -1,4 +1,4 @@
-"""Train click-through networks on CPU and GPU partitions at once, at the least money.
+"""Train click-through networks on CPU and GPU partitions at once, at the lowest cost.
 
     import heterps_hpc as hp
     run = hp.run("job.yaml")
@@ -44,8 +44,12 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Keeps `hp.plan` and `hp.report` the functions, though parts of the package are called so too:
-    the import system sets a part as an attribute of its package when it is first imported."""
+    """Keeps `hp.plan` and `hp.report` the functions, although two subpackages have those names.
+
+    The import system sets a subpackage as an attribute of its package when it is first imported,
+    which would replace the function. Imports of the form `from heterps_hpc.plan.x import y` look
+    into `sys.modules` and are not affected.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME_OF and isinstance(value, ModuleType)):

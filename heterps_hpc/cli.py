@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import io
-import logging
-import sys
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, TextIO
+from typing import Annotated, Literal
 
 import typer
 
 from heterps_hpc import __version__
-from heterps_hpc.errors import StartFailed, UserError
-from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.stop_requests import StopAtOnce, StopRequested
+from heterps_hpc.commands.one_line_errors import one_line_errors
+from heterps_hpc.errors import UserError
+from heterps_hpc.launch.stop_requests import StopAtOnce
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,7 +31,7 @@ RunDirOption = Annotated[
 On = Annotated[str, typer.Option("--on", help="`local` (mpirun here) or `slurm`.")]
 
 MeasureAgain = Annotated[
-    bool, typer.Option("--measure-again", help="Even what was measured before for the same.")
+    bool, typer.Option("--measure-again", help="Measure even what was measured before.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -85,7 +81,7 @@ def run(
 def init(
     folder: Annotated[Path, typer.Argument(help="Where the files go.")] = Path(),
     csv: Annotated[Path | None, typer.Option(help="Draft a recipe for this CSV file.")] = None,
-    delimiter: Annotated[str, typer.Option(help="Of the CSV file; `tab` for a tab.")] = ",",
+    delimiter: Annotated[str, typer.Option(help="Delimiter of the CSV file, or `tab`.")] = ",",
 ) -> None:
     """Write a commented job.yaml and cluster.yaml to start from."""
     from heterps_hpc.commands.init import init as write
@@ -129,7 +125,9 @@ def plan(
     job: JobFile,
     run_dir: RunDirOption = None,
     profile: Annotated[Path | None, typer.Option(help="A profile.json [of the run].")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="Instead of the job's own.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Use this scheduler, not the job's.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="What if KEY=VALUE? Shows the difference, writes nothing."),
@@ -172,7 +170,7 @@ def launch(
     dry_run: Annotated[bool, typer.Option(help="Print what would be started.")] = False,
     wait: Annotated[bool, typer.Option(help="Follow a Slurm job to its end.")] = True,
     in_allocation: Annotated[
-        bool, typer.Option("--in-allocation", help="Use the Slurm job that we are in.")
+        bool, typer.Option("--in-allocation", help="Use the Slurm job that this command runs in.")
     ] = False,
 ) -> None:
     """Start the ranks of a planned run, by mpirun here or as one Slurm job."""
@@ -200,7 +198,7 @@ def ls(
     folder: Annotated[
         Path | None, typer.Argument(help="Where the runs are [runs].", show_default=False)
     ] = None,
-    days: Annotated[float | None, typer.Option(help="Only runs of the last days.")] = None,
+    days: Annotated[float | None, typer.Option(help="Only runs of the last N days.")] = None,
     as_json: Json = False,
 ) -> None:
     """List runs: state, quality, speed, money and date of each, and what they cost together."""
@@ -264,7 +262,7 @@ def predict(
     on: Annotated[
         str, typer.Option(help="`local`, `slurm`, or `here`: in this process, as files always are.")
     ] = "local",
-    delimiter: Annotated[str, typer.Option(help="Of a CSV file; `tab` for a tab.")] = ",",
+    delimiter: Annotated[str, typer.Option(help="Delimiter of a CSV file, or `tab`.")] = ",",
 ) -> None:
     """Score rows with a run's checkpoint."""
     from heterps_hpc.commands.predict import predict as score
@@ -277,7 +275,7 @@ def export(
     run_dir: RunDirectory,
     out: Annotated[Path, typer.Argument(help="A new directory.", show_default=False)],
     dense_format: Annotated[
-        Literal["onnx", "torch"], typer.Option("--format", help="Of the dense layers.")
+        Literal["onnx", "torch"], typer.Option("--format", help="Format of the dense layers.")
     ] = "onnx",
     step: Annotated[int | None, typer.Option(help="A checkpoint's step [the newest].")] = None,
 ) -> None:
@@ -360,47 +358,10 @@ def _exit(code: int) -> None:
         raise typer.Exit(int(code))
 
 
-class _StandardError(logging.StreamHandler[TextIO]):
-    """Logs to what is standard error at that moment: a live line draws itself below."""
-
-    @property
-    def stream(self) -> TextIO:
-        """Standard error."""
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, _: TextIO) -> None:
-        """It is always standard error."""
-
-
 def main() -> None:
-    """Entry point of `heterps`: mistakes of the user and stops end in one line, not in a trace."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # in a POSIX locale no "→" may end a report
-            stream.reconfigure(errors="replace")
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_StandardError()])
-    try:
-        with StopAtOnce():
-            app()
-    except UserError as error:
-        _end(ExitCode.USER_ERROR, str(error))
-    except StartFailed as failure:
-        _end(failure.code, str(failure))
-    except StopRequested as stop:
-        _end(ExitCode.STOPPED, str(stop))
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if error.filename is None and not full:
-            raise  # not about a file that the user could look at
-        remedy = "make space and run it again" if full else "check this path and its permissions"
-        what = "the disk" if error.filename is None else error.filename
-        _end(ExitCode.USER_ERROR, f"{what}: {error.strerror}; {remedy}")
-
-
-def _end(code: ExitCode, text: str) -> NoReturn:
-    for line in text.splitlines():
-        sys.stderr.write(f"heterps: {line}\n")
-    sys.exit(int(code))
+    """Entry point of `heterps`."""
+    with one_line_errors(), StopAtOnce():
+        app()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class SlurmOptions(Value):
 def _device_kind(name: str) -> str:
     if name == "gpu" or not (name.isidentifier() and name.islower()):
         raise ValueError(
-            f"{name!r} is no device: write `cpu`, or an accelerator as torch calls it, such as "
+            f"{name!r} is not a device: write `cpu`, or an accelerator as torch calls it, such as "
             "`cuda` (AMD's too) or `xpu`"
         )
     return name

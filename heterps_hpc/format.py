@@ -73,7 +73,7 @@ def clock(value: float) -> str:
 
 
 def day_and_time(seconds_since_epoch: float) -> str:
-    """A moment, in the time zone of whoever looks."""
+    """A moment, in the local time zone."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds_since_epoch))
 
 

@@ -49,8 +49,8 @@ class Beat(Value):
             doing = f"waits for {what}" + ("" if self.peer is None else f" of rank {self.peer}")
         if now - self.at > silent_after:
             return (
-                f"{who} is silent for {now - self.at:.0f} s (stopped, or its node is gone); last "
-                f"seen at step {self.step}, {doing}"
+                f"{who} has been silent for {now - self.at:.0f} s (stopped, or its node is gone); "
+                f"last seen at step {self.step}, {doing}"
             )
         return f"{who} {doing}, step {self.step}, {now - self.since:.0f} s"
 

@@ -170,7 +170,7 @@ def check_tables(layout: Layout, model: Model) -> None:
     for table, entry in held.items():
         if table not in stage_of:
             raise UserError(
-                f"layout: rank {entry.rank} holds table {table!r}, which the model has not; "
+                f"layout: rank {entry.rank} holds table {table!r}, which the model does not have; "
                 f"{nearest(table, list(stage_of))}"
             )
         if entry.stage != stage_of[table]:

@@ -241,7 +241,7 @@ class RunDir:
         return None
 
     def has_ranks(self) -> bool:
-        """Whether ranks of this run are still there, whoever started them."""
+        """Whether ranks of this run are still there, however they were started."""
         return _is_locked(self._rank_lock)
 
     def holder(self) -> str | None:

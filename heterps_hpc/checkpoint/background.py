@@ -17,14 +17,14 @@ T = TypeVar("T")
 class InTurn:
     """Calls that a thread works off in their order; few may wait, so that memory stays bounded."""
 
-    def __init__(self, most_waiting: int) -> None:
-        self._most_waiting = most_waiting
+    def __init__(self, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
         self._calls: deque[Future[Any]] = deque()
         self._thread = ThreadPoolExecutor(1, "heterps-checkpoint")
 
     def put(self, work: Callable[..., object], *arguments: object) -> None:
         """Have it done soon; an earlier call's error is raised here."""
-        while len(self._calls) >= self._most_waiting:
+        while len(self._calls) >= self._max_waiting:
             self._calls.popleft().result()
         self._calls.append(self._thread.submit(work, *arguments))
 

@@ -88,7 +88,7 @@ def may_evict(checkpoint: Checkpoint) -> bool:
 
 
 def _removed_keys(contents: Contents, table: str, base: Path) -> NDArray[np.uint64]:
-    """Keys that the base has a row for, and this checkpoint has not; only the base's are held."""
+    """Keys that have a row in the base and none in this checkpoint; only the base's are held."""
     before = keys_of(base, table)
     still_there = np.zeros(len(before), np.bool_)
     for partition in range(contents.checkpoint.manifest.num_partitions):

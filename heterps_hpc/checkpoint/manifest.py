@@ -121,7 +121,7 @@ class ShardSpec(Value):
         end, before = 0, "the start"
         for array in self.stored():
             if array.offset < end:
-                raise ValueError(f"{self.file}: array {array.label} lies over {before}")
+                raise ValueError(f"{self.file}: array {array.label} overlaps {before}")
             end, before = array.offset + array.num_bytes, array.label
         if end > self.num_bytes:
             raise ValueError(

@@ -3,7 +3,7 @@
     checkpoints/000000812/rank-00000-3f9c2a1e.h5     shards first; the last word is unique to a save
     checkpoints/000000812/manifest.json              then the manifest: now it is a checkpoint
 
-Whoever is killed in between leaves a directory without a manifest, which nobody reads and the
+A process killed in between leaves a directory without a manifest, which is never read and the
 next save sweeps away.
 """
 

@@ -1,7 +1,7 @@
 """Not again: a measurement is used again while all that it depends on is the same.
 
 What a measurement depended on is kept next to it as one hash. It is looked for in this run and in
-the runs next to it (`runs/*`), so that there is no hidden cache: whoever deletes a run deletes its
+the runs next to it (`runs/*`), so that there is no hidden cache: deleting a run deletes its
 measurements, and the profile names the run that they come from.
 """
 

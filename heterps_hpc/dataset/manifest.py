@@ -133,7 +133,7 @@ class DatasetManifest(Schema):
         return self
 
     def inputs(self) -> dict[str, Any]:
-        """What whoever scores raw rows must know: the columns, and how their keys were made.
+        """What scoring of raw rows must know: the columns, and how their keys were made.
 
         It travels in checkpoints and exports, so that they can be used without the data.
         """
@@ -151,7 +151,7 @@ class DatasetManifest(Schema):
         }
 
     def learning(self, label: str | None) -> Self:
-        """The same with that label first, for whoever builds a model; None: as it is."""
+        """The same with that label first, for building a model; None: as it is."""
         if label is None:
             return self
         if label not in self.labels:

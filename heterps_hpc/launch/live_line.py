@@ -88,7 +88,7 @@ class LiveLine:
     def _words(self) -> Sequence[str]:
         try:
             return self._describe()
-        except (OSError, ValueError, UserError):  # what is wrong is reported by whoever needs it
+        except (OSError, ValueError, UserError):  # reported where the file is needed
             return ()
 
     def _print_lines(self) -> None:

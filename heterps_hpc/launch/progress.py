@@ -43,11 +43,6 @@ class Progress:
         return [record for line in whole.splitlines() if (record := _parse(line)) is not None]
 
 
-def last_metrics(metrics: Path) -> Metrics | None:
-    """The newest whole record of a metrics file."""
-    return next(reversed(_tail(metrics)), None)
-
-
 def newest_metrics(metrics: Path) -> dict[str, Metrics]:
     """The newest whole record of each kind: `train` and `evaluation`."""
     return {str(record.get("kind")): record for record in _tail(metrics)}

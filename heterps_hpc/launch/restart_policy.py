@@ -2,7 +2,7 @@
 run's own times gave a cheaper one.
 
 Any layout resumes any checkpoint, so that both only mean another plan. `launch.max_restarts: n`
-means n + 1 starts in all, here and on Slurm, whoever makes them: the loop below, the end of a batch
+means n + 1 starts in all, here and on Slurm, in whichever way: the loop below, the end of a batch
 script, or Slurm after a node died. A start that ends for a cheaper layout does not count.
 """
 

@@ -30,7 +30,7 @@ class _Handlers:
                 continue
             try:
                 self._before[number] = signal.signal(number, self._note)
-            except ValueError:  # not the main thread: whoever owns the signals stops us otherwise
+            except ValueError:  # not the main thread, which then handles the signals
                 break
         return self
 

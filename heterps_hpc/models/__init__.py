@@ -49,7 +49,7 @@ def _check_slots(model: Model, schema: SchemaLike) -> None:
     for name in model.data_slots():
         if name not in known:
             raise UserError(
-                f"model {model.name!r} reads slot {name!r}, which the data set has not; "
+                f"model {model.name!r} reads slot {name!r}, which the data set does not have; "
                 f"{nearest(name, known)}"
             )
     for negative in model.negatives:

@@ -51,7 +51,7 @@ class SchemaLike(Protocol):
     """What a model wants to know of a data set; its manifest fits."""
 
     @property
-    def slots(self) -> Sequence[Any]:  # of SlotLike
+    def slots(self) -> Sequence[SlotLike]:
         """Slots, in order."""
 
     @property
@@ -84,7 +84,7 @@ def known_slots(schema: SchemaLike, names: Iterable[str] | None, model: str) -> 
     for name in chosen:
         if name not in known:
             raise UserError(
-                f"model {model!r} wants slot {name!r}, which the data set has not; "
+                f"model {model!r} needs slot {name!r}, which the data set does not have; "
                 f"{nearest(name, known)}"
             )
     if len(set(chosen)) != len(chosen):
@@ -114,7 +114,7 @@ def key_slot(schema: SchemaLike, name: str | None, model: str, parameter: str) -
     single = [slot.name for slot in schema.slots if slot.kind == "one"]
     if len(schema.slots) < 2 or not single:
         raise UserError(
-            f"model {model!r} needs two slots at least, one of them with exactly one key per "
+            f"model {model!r} needs at least two slots, one of them with exactly one key per "
             f"sample; the data set has {len(schema.slots)} slots, {len(single)} of that kind"
         )
     if name is None:

@@ -94,7 +94,7 @@ def _computing(
     now = profile.pool(pool).batch_seconds + fixed / len(mine)
     profile = _with_fixed(_scaled(profile, pool, factors), pool, max(0.0, now))
     text = f"{pool}: tables ×{factors[True]:.3g}, dense layers ×{factors[False]:.3g}"
-    return profile, f"{text}, {max(0.0, now):.3g} s per batch besides"
+    return profile, f"{text}, {max(0.0, now):.3g} s per batch otherwise"
 
 
 def _fixed(times: RankTimes) -> float:

@@ -148,7 +148,7 @@ def _context(run: RecordedRun) -> dict[str, Any]:
 
 
 def _searched(run: RecordedRun) -> str:
-    """What the scheduler that was asked did and found by itself, whoever's plan was taken."""
+    """What the chosen scheduler did and found by itself, even if another's plan was taken."""
     planning = run.planning
     if planning is None or not planning.num_placements:
         return ""

@@ -1,4 +1,4 @@
-"""What the ranks wrote, read with forgiveness.
+"""What the ranks wrote, read leniently.
 
 A report must open for runs that were killed half-way, by another version, or on a full disk. So
 these readers take what is there: a missing field has a default, an unknown one is passed over.
@@ -14,7 +14,7 @@ Counts = dict[str, dict[str, float]]  # kind of message → peer rank → bytes 
 
 
 class LenientRecord(BaseModel):
-    """Base of the forgiving readers."""
+    """Base of the lenient readers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=True)
 

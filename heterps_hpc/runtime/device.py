@@ -128,7 +128,7 @@ class HostMark:
 
 
 class HostCopy:
-    """A tensor on its way to the host; whoever needs its values waits for it then, not before."""
+    """A tensor on its way to the host; waited for when its values are needed, not before."""
 
     def __init__(self, tensor: torch.Tensor, ready: Ready | None = None) -> None:
         self._tensor = tensor

@@ -1,4 +1,4 @@
-"""What can be observed of training: `Training` calls an observer, whoever measures overrides it."""
+"""What can be observed of training: `Training` calls an observer, which `measure` overrides."""
 
 from __future__ import annotations
 

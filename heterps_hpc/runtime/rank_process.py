@@ -107,8 +107,8 @@ def _note_done(run: object) -> int:
             events.record(run, events.RanksDone(num_ranks=MPI.COMM_WORLD.size))
         except OSError as error:
             sys.stderr.write(
-                f"heterps: all ranks are done, but {run.history} cannot say so: {error.strerror}; "
-                "free some space and continue with --resume\n"
+                f"heterps: all ranks are done, but {run.history} does not record it: "
+                f"{error.strerror}; free some space and continue with --resume\n"
             )
             return int(ExitCode.RANK_FAILED)
     return 0

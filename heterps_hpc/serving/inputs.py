@@ -40,7 +40,8 @@ class Inputs:
         """The samples of an Arrow table of raw columns, without labels and weights."""
         if self.recipe is None:
             return self._rows_of_keys(table)
-        from data_prep.recipe import Recipe, features_of
+        from data_prep.recipe import Recipe
+        from data_prep.recipe_rows import features_of
 
         recipe = Recipe.model_validate(self.recipe)
         self._check_columns(
@@ -58,7 +59,8 @@ class Inputs:
             raise UserError(f"no slot {slot!r}; {nearest(slot, names)}")
         if self.recipe is None:
             return np.asarray(values, np.uint64)
-        from data_prep.recipe import Recipe, keys_of_values
+        from data_prep.recipe import Recipe
+        from data_prep.recipe_rows import keys_of_values
 
         column = next(
             column for column in Recipe.model_validate(self.recipe).slots if column.slot == slot

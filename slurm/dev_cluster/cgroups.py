@@ -63,7 +63,7 @@ class Cgroups:
                 self._limit(group, node.limits.cores, node.memory_mb)
         except OSError as error:
             raise ClusterError(
-                f"the host gives no cgroup for {group} ({error.strerror} at {error.filename}); "
+                f"the host provides no cgroup for {group} ({error.strerror} at {error.filename}); "
                 "`cluster up` without --nodes needs none"
             ) from None
 

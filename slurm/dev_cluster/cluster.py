@@ -52,7 +52,7 @@ def why_not_unlike(spec: ClusterSpec) -> str | None:
 
 @dataclass(frozen=True)
 class DevCluster:
-    """A cluster made of a spec; holds no state besides the folder."""
+    """A cluster made of a spec; holds no state but its folder."""
 
     spec: ClusterSpec
 
@@ -133,7 +133,9 @@ class DevCluster:
         """A command as it must be called to run in an unlike node."""
         pid = pid_of(self.spec.pid_file(f"slurmd.{self.spec.node(name).name}"))
         if self.spec.node(name).limits is None:
-            raise ClusterError("nodes of this cluster are not unlike the host: call it directly")
+            raise ClusterError(
+                "the nodes of this cluster do not differ from the host; run the command directly"
+            )
         if pid is None:
             raise ClusterError(f"node {name} is not running; start it: start-node {name}")
         spaces = ["-t", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid"]

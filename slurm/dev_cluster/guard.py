@@ -1,4 +1,4 @@
-"""A cluster that ends with whoever started it, even if that one is killed."""
+"""A cluster that ends with the process that started it, even if that is killed."""
 
 import os
 import select

@@ -198,7 +198,7 @@ def _array(**changes: object) -> dict[str, object]:
     ("arrays", "message"),
     [
         ([_array(shape=[1 << 40], segments=[[0, 0, 1 << 40, "0" * 16]])], "ends at byte"),
-        ([_array(), _array(offset=8)], "lies over"),
+        ([_array(), _array(offset=8)], "overlaps"),
         ([_array(segments=[[0, 1, 3, "0" * 16]])], "starts at row 1"),
         ([_array(segments=[])], "its segments have 0"),
         ([_array(shape=[4, 0])], "rows of no bytes"),

@@ -38,7 +38,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_only_blank_lines(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\n\n")
-    with pytest.raises(UserError, match="not one good row"):
+    with pytest.raises(UserError, match="no valid row"):
         run(tmp_path / "a", tmp_path / "out")
 
 

@@ -155,5 +155,5 @@ def test_a_dataset_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_no_rows_make_no_dataset(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not one row"), DatasetWriter(tmp_path / "d", MIXED):
+    with pytest.raises(UserError, match="no rows to write"), DatasetWriter(tmp_path / "d", MIXED):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import h5py
@@ -191,10 +192,8 @@ def test_a_slow_disk_is_asked_to_fetch_what_comes(
 ) -> None:
     monkeypatch.setattr(reader, "_BYTES_PER_SECOND_CACHED", float("inf"))
     hints = []
-    original = storage_module.os.posix_fadvise
-    monkeypatch.setattr(
-        storage_module.os, "posix_fadvise", lambda *words: (hints.append(words), original(*words))
-    )
+    original = os.posix_fadvise
+    monkeypatch.setattr(os, "posix_fadvise", lambda *words: (hints.append(words), original(*words)))
     rows = write_mixed(
         tmp_path / "d", 400, rows_per_shard=150, block_rows=16, compression=compression
     )

@@ -58,7 +58,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def sent(run: Run) -> list[dict[str, Any]]:
-    """What each rank sent, by lane and peer."""
+    """What each rank sent, by channel and peer."""
     ranks: list[dict[str, Any]] = json.loads(run.directory.summary.read_text())["ranks"]
     return ranks
 

@@ -41,8 +41,8 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_lines_say_who_waits_for_whom_and_the_silent_come_first(run: RunDir) -> None:
     assert describe_all(run, NOW) == [
-        "rank 5 dense stage 1 on n2 is silent for 90 s (stopped, or its node is gone); last seen "
-        "at step 812, in phase 'backward'",
+        "rank 5 dense stage 1 on n2 has been silent for 90 s (stopped, or its node is gone); last "
+        "seen at step 812, in phase 'backward'",
         "rank 3 sparse stage 0 on n1 waits for gradients of rank 5, step 812, 31 s",
         "rank 4 sparse stage 0 on n1 in phase 'pull', step 812, 31 s",
     ]

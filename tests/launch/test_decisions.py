@@ -23,7 +23,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.failure import outcome
 from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.mpi import flavour_of
-from heterps_hpc.launch.progress import Progress, last_metrics
+from heterps_hpc.launch.progress import Progress, newest_metrics
 from heterps_hpc.launch.rank_command import without_launchers
 from heterps_hpc.launch.restart_policy import allows_restart, restarts_left
 from heterps_hpc.launch.slurm.epilogue import conclude
@@ -256,5 +256,5 @@ def test_progress_passes_whole_new_records_only(tmp_path: Path) -> None:
     metrics.write_text('{"step": 1}\n')  # a resumed run starts from an earlier step
     progress.poll()
     assert seen[-1] == {"step": 1}
-    assert last_metrics(metrics) == {"step": 1}
-    assert last_metrics(tmp_path / "none") is None
+    assert newest_metrics(metrics) == {"None": {"step": 1}}
+    assert newest_metrics(tmp_path / "none") == {}

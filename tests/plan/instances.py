@@ -120,7 +120,7 @@ def with_peers(rng: np.random.Generator, profile: Profile) -> Profile:
     return profile.model_copy(update={"pools": pools})
 
 
-def random_cluster(rng: np.random.Generator, num_pools: int, most_ranks: int) -> Cluster:
+def random_cluster(rng: np.random.Generator, num_pools: int, max_ranks: int) -> Cluster:
     """Pools of different prices, some billed by node."""
     pools = []
     for i in range(num_pools):
@@ -130,7 +130,7 @@ def random_cluster(rng: np.random.Generator, num_pools: int, most_ranks: int) ->
                 name=f"pool{i}",
                 price_per_hour=float(rng.lognormal(0, 1)),
                 billing=str(rng.choice(["rank", "rank", "node"])),  # type: ignore[arg-type]
-                max_ranks=int(rng.integers(1, most_ranks + 1)),
+                max_ranks=int(rng.integers(1, max_ranks + 1)),
                 cores_per_node=cores,
                 memory_per_node_gb=cores * float(rng.choice([0.6, 1.0, 10.0])),
             )
@@ -147,11 +147,11 @@ def random_cluster(rng: np.random.Generator, num_pools: int, most_ranks: int) ->
 
 
 def random_problem(
-    seed: int, *, num_layers: int, num_pools: int, most_ranks: int, floor: float = 0.0
+    seed: int, *, num_layers: int, num_pools: int, max_ranks: int, floor: float = 0.0
 ) -> Problem:
     """A question made of a random profile and a random cluster."""
     rng = np.random.default_rng(seed)
-    cluster = random_cluster(rng, num_pools, most_ranks)
+    cluster = random_cluster(rng, num_pools, max_ranks)
     profile = random_profile(rng, num_layers, [pool.name for pool in cluster.pools])
     if seed % 2:
         profile = with_peers(np.random.default_rng(seed), profile)

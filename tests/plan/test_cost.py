@@ -17,7 +17,7 @@ from tests.plan.instances import random_problem
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_stage_takes_what_the_equations_say(seed: int) -> None:
-    problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=4)
+    problem = random_problem(seed, num_layers=4, num_pools=2, max_ranks=4)
     table = StageTable(problem)
     for row, (first, last) in enumerate(table.pairs.tolist()):
         for pool in range(problem.num_pools):
@@ -30,7 +30,7 @@ def test_every_stage_takes_what_the_equations_say(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_plan_is_estimated_as_enumerated(seed: int) -> None:
-    problem = random_problem(seed, num_layers=3, num_pools=2, most_ranks=3)
+    problem = random_problem(seed, num_layers=3, num_pools=2, max_ranks=3)
     table = StageTable(problem)
     for stages, seconds, per_hour in all_plans(problem):
         found = estimate(table, [Choice(*stage) for stage in stages])
@@ -41,7 +41,7 @@ def test_a_plan_is_estimated_as_enumerated(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_score_is_never_better_than_exact_provisioning(seed: int) -> None:
-    problem = random_problem(seed, num_layers=5, num_pools=2, most_ranks=6, floor=100.0)
+    problem = random_problem(seed, num_layers=5, num_pools=2, max_ranks=6, floor=100.0)
     table = StageTable(problem)
     placements = np.random.default_rng(seed).integers(0, 2, size=(10, 5))
     scores = Scorer(table).score(placements)
@@ -58,7 +58,7 @@ def test_scores_are_close_to_exact_provisioning() -> None:
     is closer still."""
     quick, thorough, missed = [], [], 0
     for seed in range(16):
-        problem = random_problem(seed, num_layers=6, num_pools=3, most_ranks=12)
+        problem = random_problem(seed, num_layers=6, num_pools=3, max_ranks=12)
         fastest = solve(StageTable(problem), objective="seconds")
         table = StageTable(problem.with_floor(0.6 * problem.batch_size / fastest.value))
         placements = np.random.default_rng(seed).integers(0, 3, size=(300, 6))
@@ -85,7 +85,7 @@ def test_scores_are_close_to_exact_provisioning() -> None:
 
 def test_provisioning_is_monotone_in_the_floor() -> None:
     for seed in range(10):
-        problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=5)
+        problem = random_problem(seed, num_layers=4, num_pools=2, max_ranks=5)
         moneys = []
         for floor in (1.0, 500.0, 1000.0, 2000.0, 4000.0, 8000.0):
             found = provision(StageTable(problem.with_floor(floor)), [0, 0, 1, 1])
@@ -96,7 +96,7 @@ def test_provisioning_is_monotone_in_the_floor() -> None:
 def test_exact_provisioning_never_costs_more_than_the_static_rules() -> None:
     compared = 0
     for seed in range(20):
-        problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=8, floor=300.0)
+        problem = random_problem(seed, num_layers=4, num_pools=2, max_ranks=8, floor=300.0)
         table = StageTable(problem)
         for rule in (static_ratio, static_server_ratio):
             choices = rule(table, [0, 0, 1, 1])
@@ -114,7 +114,7 @@ def test_stages_are_maximal_runs() -> None:
 
 def test_speed_of_scoring() -> None:
     """CPU time, and a third of what a quiet machine does, so that a busy one passes."""
-    problem = random_problem(2, num_layers=16, num_pools=2, most_ranks=48)
+    problem = random_problem(2, num_layers=16, num_pools=2, max_ranks=48)
     scorer = Scorer(StageTable(problem))
     placements = np.random.default_rng(0).integers(0, 2, size=(4000, 16))
     scorer.score(placements)

@@ -44,7 +44,7 @@ def _check_many_ranks(seeds: range) -> None:
         rng = np.random.default_rng(seed)
         num_layers, num_pools = ((1, 1), (2, 2), (1, 2), (3, 2), (2, 1))[seed % 5]
         problem = random_problem(
-            seed, num_layers=num_layers, num_pools=num_pools, most_ranks=6 if num_layers > 2 else 40
+            seed, num_layers=num_layers, num_pools=num_pools, max_ranks=6 if num_layers > 2 else 40
         )
         limits = problem.pools.limit.copy()
         limits[0] = rng.integers(257, 300 if num_layers > 2 else 700)
@@ -68,9 +68,9 @@ def _check_many_ranks(seeds: range) -> None:
 
 def _check_small_questions(seeds: range) -> None:
     for seed in seeds:
-        num_layers, num_pools, most_ranks = SHAPES[seed % len(SHAPES)]
+        num_layers, num_pools, max_ranks = SHAPES[seed % len(SHAPES)]
         problem = random_problem(
-            seed, num_layers=num_layers, num_pools=num_pools, most_ranks=most_ranks
+            seed, num_layers=num_layers, num_pools=num_pools, max_ranks=max_ranks
         )
         plans = list(all_plans(problem))
         fastest = solve(StageTable(problem), objective="seconds")

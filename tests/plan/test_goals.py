@@ -61,7 +61,7 @@ class GoalAnswer(NamedTuple):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_fastest_plan_within_a_budget_is_that_of_an_enumeration(seed: int) -> None:
-    problem = random_problem(seed, num_layers=3, num_pools=2, most_ranks=4)
+    problem = random_problem(seed, num_layers=3, num_pools=2, max_ranks=4)
     every = [(t, money_of(problem, t, price)) for _, t, price in all_plans(problem)]
     best = best_throughput(problem)
     if not every or best is None:

@@ -94,7 +94,7 @@ def test_one_rank_less_has_no_plan_and_the_remedy_asks_for_one_more() -> None:
 
 
 def test_a_block_is_never_slower_than_what_it_holds() -> None:
-    problem = random_problem(3, num_layers=4, num_pools=2, most_ranks=3000)
+    problem = random_problem(3, num_layers=4, num_pools=2, max_ranks=3000)
     limits = np.array([3000, 2000])
     table = StageTable(problem.with_limits(limits))
     options = make_options(table)
@@ -113,7 +113,7 @@ def test_a_block_is_never_slower_than_what_it_holds() -> None:
 @pytest.mark.parametrize("term", ["message_seconds_per_byte", "uplink_seconds_per_byte"])
 def test_what_crosses_a_cut_has_a_bound_for_blocks(term: str, staleness: int) -> None:
     """Messages, cuts and prefetched rows, far above all other terms, over ranges of counts."""
-    problem = random_problem(3, num_layers=4, num_pools=2, most_ranks=3000)
+    problem = random_problem(3, num_layers=4, num_pools=2, max_ranks=3000)
     pools = replace(problem.pools, **{term: np.full(2, 1e3)})
     table = StageTable(replace(problem, pools=pools, staleness=staleness))
     for pair in range(len(table.pairs)):
@@ -126,7 +126,7 @@ def test_what_crosses_a_cut_has_a_bound_for_blocks(term: str, staleness: int) ->
 
 
 def test_every_count_is_covered_once() -> None:
-    problem = random_problem(3, num_layers=1, num_pools=1, most_ranks=3)
+    problem = random_problem(3, num_layers=1, num_pools=1, max_ranks=3)
     table = StageTable(problem.with_limits(np.array([5000])))
     options = make_options(table, floor=False)
     covered = [

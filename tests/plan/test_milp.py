@@ -49,9 +49,9 @@ def _limits_bind(problem: Problem) -> bool:
 def test_agrees_with_enumeration(only_highs: list[int], block: int) -> None:
     """Least seconds and least money at tight and loose floors, money by node included."""
     for seed in range(block * 40, block * 40 + 40):
-        num_layers, num_pools, most_ranks = SHAPES[seed % len(SHAPES)]
+        num_layers, num_pools, max_ranks = SHAPES[seed % len(SHAPES)]
         problem = random_problem(
-            seed + 5000, num_layers=num_layers, num_pools=num_pools, most_ranks=most_ranks
+            seed + 5000, num_layers=num_layers, num_pools=num_pools, max_ranks=max_ranks
         )
         plans = list(all_plans(problem))
         fastest = solve(StageTable(problem), objective="seconds")
@@ -74,7 +74,7 @@ def test_limits_that_bind_are_certified_against_enumeration() -> None:
     """The ordinary way, on questions whose fastest plan breaks a shared limit if it is let."""
     compared = 0
     for seed in range(300):
-        problem = random_problem(seed, num_layers=5, num_pools=2, most_ranks=4)
+        problem = random_problem(seed, num_layers=5, num_pools=2, max_ranks=4)
         if problem.pools.limit.max() < 2 or not _limits_bind(problem):
             continue
         plans = list(all_plans(problem))
@@ -107,7 +107,7 @@ def test_many_stages_on_shared_pools_are_certified(
         "best_of_interval",
         lambda *args, **kwargs: (calls.append(True), real(*args, **kwargs))[1],
     )
-    problem = random_problem(seed, num_layers=16, num_pools=4, most_ranks=16)
+    problem = random_problem(seed, num_layers=16, num_pools=4, max_ranks=16)
     fastest = solve(StageTable(problem), objective="seconds", seconds=60)
     assert fastest.proven
     tight = problem.with_floor(0.9 * problem.batch_size / fastest.value)
@@ -121,7 +121,7 @@ def test_many_stages_on_shared_pools_are_certified(
 @pytest.mark.parametrize("seed", [2, 4])
 def test_whole_nodes_at_a_floor_that_binds_are_certified(seed: int) -> None:
     """Nodes billed whole: what an interval cannot pay is no part of its bounds."""
-    problem = random_problem(seed, num_layers=14, num_pools=4, most_ranks=20)
+    problem = random_problem(seed, num_layers=14, num_pools=4, max_ranks=20)
     nodes = dataclasses.replace(problem.pools, ranks_per_unit=np.full(4, 4))
     problem = dataclasses.replace(problem, pools=nodes)
     table = StageTable(problem)
@@ -137,7 +137,7 @@ def test_whole_nodes_at_a_floor_that_binds_are_certified(seed: int) -> None:
 
 
 def test_what_money_per_hour_can_pay_counts_whole_nodes() -> None:
-    problem = random_problem(2, num_layers=2, num_pools=3, most_ranks=20)
+    problem = random_problem(2, num_layers=2, num_pools=3, max_ranks=20)
     pools = dataclasses.replace(
         problem.pools,
         price=np.array([10.0, 3.0, 1.0]),

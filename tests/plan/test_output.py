@@ -55,7 +55,7 @@ def test_what_a_solver_prints_to_the_terminal_is_swallowed(
 def test_with_32_pools_an_explanation_keeps_to_its_time_and_speaks(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = random_problem(3, num_layers=8, num_pools=32, most_ranks=8)
+    problem = random_problem(3, num_layers=8, num_pools=32, max_ranks=8)
     best = best_throughput(problem, 1.0)
     assert best is not None
     monkeypatch.setattr(remedies_file, "SECONDS_FOR_GOAL", 0.5)

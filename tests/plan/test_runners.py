@@ -36,7 +36,7 @@ def _text(job: Job) -> str:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_next_placement_is_the_best_of_all_others(seed: int) -> None:
-    problem = random_problem(seed, num_layers=4, num_pools=2, most_ranks=3)
+    problem = random_problem(seed, num_layers=4, num_pools=2, max_ranks=3)
     table = StageTable(problem)
     chosen = solve(table).choices
     if chosen is None:

@@ -21,7 +21,7 @@ from tests.plan.instances import random_problem
 
 
 def _table(seed: int, num_layers: int = 6, num_pools: int = 3) -> StageTable:
-    problem = random_problem(seed, num_layers=num_layers, num_pools=num_pools, most_ranks=8)
+    problem = random_problem(seed, num_layers=num_layers, num_pools=num_pools, max_ranks=8)
     fastest = solve(StageTable(problem), objective="seconds")
     return StageTable(problem.with_floor(problem.batch_size / fastest.value / 3))
 
@@ -56,7 +56,7 @@ def test_learning_is_repeatable(name: str) -> None:
 
 
 def test_rl_ends_by_itself_once_nothing_new_comes() -> None:
-    small = StageTable(random_problem(2, num_layers=4, num_pools=2, most_ranks=8))
+    small = StageTable(random_problem(2, num_layers=4, num_pools=2, max_ranks=8))
     found = SCHEDULERS["rl"](small, Budget(seconds=60))
     assert found.complete
     assert found.num_placements <= 16  # all there are
@@ -178,7 +178,7 @@ def test_baselines_need_neither_torch_nor_mpi() -> None:
         "from tests.plan.instances import random_problem\n"
         "from heterps_hpc.plan.cost_model import StageTable\n"
         "from heterps_hpc.plan.search import Budget\n"
-        "t = StageTable(random_problem(1, num_layers=4, num_pools=2, most_ranks=4))\n"
+        "t = StageTable(random_problem(1, num_layers=4, num_pools=2, max_ranks=4))\n"
         "for name in ('greedy', 'heuristic', 'exact', 'cpu-only'):\n"
         "    m.SCHEDULERS[name](t, Budget(seconds=5))\n"
         "bad = {'torch', 'mpi4py', 'horovod'} & set(sys.modules)\n"

@@ -9,7 +9,7 @@ from heterps_hpc import events
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest
-from heterps_hpc.launch.progress import last_metrics
+from heterps_hpc.launch.progress import newest_metrics
 from heterps_hpc.launch.restart_policy import allows_restart
 from heterps_hpc.launch.slurm.job_state import state
 from heterps_hpc.launch.slurm.launcher import SlurmLauncher
@@ -87,8 +87,8 @@ class Launched:
         """Until training has reached a step."""
 
         def reached() -> bool:
-            newest = last_metrics(self.run.metrics)
-            return newest is not None and int(newest["step"]) >= step
+            records = newest_metrics(self.run.metrics).values()
+            return any(int(record["step"]) >= step for record in records)
 
         self.slurm.wait_for(f"step {step}", reached)
 

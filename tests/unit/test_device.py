@@ -47,7 +47,7 @@ def test_a_pool_names_its_device_as_torch_does(name: str) -> None:
     xpus = Pool.parse({**pool, "device": "xpu"}, "cluster")
     assert xpus.ranks_per_node == 1
     assert xpus.is_accelerator
-    with pytest.raises(UserError, match="is no device: write `cpu`"):
+    with pytest.raises(UserError, match="is not a device: write `cpu`"):
         Pool.parse({**pool, "device": name}, "cluster")
     with pytest.raises(UserError, match="has device xpu but gpus_per_node is 0"):
         Pool.parse({**pool, "device": "xpu", "gpus_per_node": 0}, "cluster")

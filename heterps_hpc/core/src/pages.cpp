@@ -115,7 +115,7 @@ void PageToucher::start(std::vector<MemoryRange> ranges) {
             for (const MemoryRange& range : ranges) touch(range, stop_);
         });
     } catch (const std::system_error&) {
-        // The system has no more threads: whoever writes first touches.
+        // The system has no more threads: the first write to a page touches it.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

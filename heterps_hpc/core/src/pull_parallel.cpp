@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kAtOnce = 128;  // buckets in flight
 
-// Hands out places, some at a time, to whoever asks.
+// Hands out places, some at a time, to any thread that asks.
 class Places {
  public:
     // Moves [first, last) to the next places below `end`; false = all are taken.

@@ -20,14 +20,12 @@ from heterps_hpc.dataset.manifest import (
     FileSpec,
     Schema,
 )
+from heterps_hpc.dataset.write.disk import Sink, disk_errors, settle
 from heterps_hpc.dataset.write.shard_writer import (
     BLOCK_ROWS,
     DatasetShardWriter,
     ShardOptions,
     ShardStats,
-    Sink,
-    disk_errors,
-    settle,
 )
 from heterps_hpc.errors import UserError
 
@@ -153,7 +151,7 @@ def finish(
 ) -> DatasetManifest:
     """Turn a directory of finished shards into a dataset."""
     if stats is None:
-        raise UserError(f"{path}: there is not one row to write; check the input")
+        raise UserError(f"{path}: there are no rows to write; check the input")
     num_rows = sum(shard.num_rows for shard in shards)
     slots = tuple(
         slot.model_copy(

@@ -273,7 +273,7 @@ def _refused_components(request: LaunchRequest) -> list[tuple[int, Component, st
 
 
 class _Patience:
-    """How long we bear a silent controller, and a requeued job that does not start."""
+    """How long a silent controller is tolerated, and a requeued job that does not start."""
 
     def __init__(self) -> None:
         self._silent_since: float | None = None
