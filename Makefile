@@ -60,9 +60,13 @@ clean: ## remove the environments and everything built (the cache stays)
 
 # --- checks -----------------------------------------------------------------------------
 
+# Tests that start ranks or a cluster use all cores, or measure times: they run one at a time.
+ALONE := tests/slurm tests/faults tests/equivalence tests/end_to_end tests/mpi tests/launch tests/docs/test_executed.py tests/checkpoint/test_resume.py
+JOBS ?= $(shell nproc)
 .PHONY: test
 test: setup slurm-packages lint types ## everything that a change must pass
-	$(call stage,tests,$(PYTEST) tests -m 'not full')
+	$(call stage,tests side by side,$(PYTEST) -n $(JOBS) --dist loadfile tests $(ALONE:%=--ignore=%) -m 'not full')
+	$(call stage,tests one at a time,$(PYTEST) $(ALONE) -m 'not full')
 
 .PHONY: lint
 lint: setup ## formatting and common mistakes, Python and C++
@@ -75,9 +79,10 @@ format: setup ## write Python and C++ in the project's format
 	$(BIN)/ruff format $(wildcard $(PY_PATHS))
 	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
 
+MYPY_PACKAGES := heterps_hpc data_prep tools slurm.dev_cluster
 .PHONY: types
 types: setup ## mypy, strict
-	$(call stage,mypy,$(BIN)/mypy --strict heterps_hpc data_prep; $(BIN)/mypy --strict tools; $(BIN)/mypy --strict -p slurm.dev_cluster)
+	$(call stage,mypy,$(BIN)/mypy --strict --num-workers $(JOBS) $(MYPY_PACKAGES:%=-p %))
 
 .PHONY: test-equivalence
 test-equivalence: setup ## every layout against the oracle, the long form

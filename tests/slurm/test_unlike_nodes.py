@@ -18,7 +18,7 @@ from slurm.dev_cluster.config import hosts, slurm_conf
 from slurm.dev_cluster.guard import start_guard
 from slurm.dev_cluster.network import Network
 from slurm.dev_cluster.nodes_file import SHIPPED, find_nodes_file, load_nodes
-from slurm.dev_cluster.processes import running
+from slurm.dev_cluster.processes import running, signal_all
 from slurm.dev_cluster.spec import ClusterError, ClusterSpec, Node
 from tests.slurm.client import SlurmClient
 from tests.slurm.conftest import free_ports
@@ -251,8 +251,7 @@ def test_nothing_is_left_when_everything_is_killed(unlike: DevCluster) -> None:
     assert left_behind(spec)
     pids = unlike.groups.pids()
     assert len(pids) > 6
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    signal_all(pids, signal.SIGKILL)  # some end with others
     give_up = time.monotonic() + 20
     while left_behind(spec) or any(map(running, pids)) or any(spec.folder.glob("run/*.pid")):
         assert time.monotonic() < give_up, left_behind(spec)
