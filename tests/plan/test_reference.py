@@ -42,9 +42,14 @@ class Page:
         times = [self.profile.timing(name, pool) for name in self.order[first : last + 1]]
         R, F = fixed.full_node_ranks, fixed.batch_seconds + self.m * fixed.micro_batch_seconds
         relief = 1 if R == 1 else 1 - (1 - fixed.alone) * max(R - k, 0) / (R - 1)
+        new_rows = [
+            min(layer.table_rows_total * self.B / self.N, layer.keys_per_sample * self.B)
+            for layer in self.profile.layers[first : last + 1]
+        ]
         OCT = sum(
-            t.compute_seconds * scale * (1 - t.compute_parallel + t.compute_parallel / k)
-            for t in times
+            (t.compute_seconds * scale + fixed.new_row_seconds * rows)
+            * (1 - t.compute_parallel + t.compute_parallel / k)
+            for t, rows in zip(times, new_rows, strict=True)
         )
         known = sorted(fixed.compute_factors) or [1]
         factor = np.interp(k, known, [fixed.compute_factors.get(x, 1.0) for x in known])
@@ -146,13 +151,27 @@ def test_the_page_determines_the_model(seed: int) -> None:
         timing.model_copy(
             update={
                 "micro_batch_seconds": float(rng.uniform(0, 1e-3)),
+                "new_row_seconds": float(rng.uniform(0, 1e-5)),
                 "reduce_seconds_per_byte": None if rng.random() < 0.5 else 1e-9,
                 "reduce_latency_seconds": None if rng.random() < 0.5 else 2e-5,
             }
         )
         for timing in profile.pools
     ]
-    profile = profile.model_copy(update={"pools": tuple(measured), "links": cluster.links[:1]})
+    layers = [
+        layer.model_copy(
+            update={
+                "table_rows_total": float(rng.choice([1e5, 1e7])) * layer.is_embedding,
+                "keys_per_sample": 10.0 * layer.is_embedding,
+            }
+        )
+        for layer in profile.layers
+    ]
+    profile = profile.model_copy(
+        update={
+            "pools": tuple(measured), "layers": tuple(layers), "links": cluster.links[:1],
+        }
+    )  # fmt: skip
     B, m, s = int(rng.choice([50, 200])), int(rng.choice([1, 2, 5])), int(rng.integers(0, 2))
     hot, saves = (None if rng.random() < 0.5 else 2e8), bool(rng.random() < 0.5)
     page = Page(profile, cluster, B=B, m=m, s=s, N=1e6, hot_bytes=hot, saves=saves)
