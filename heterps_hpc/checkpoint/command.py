@@ -14,6 +14,7 @@ from rich.table import Table
 from heterps_hpc import format as fmt
 from heterps_hpc.checkpoint.store import Checkpoint, directory_of, steps_of
 from heterps_hpc.errors import UserError
+from heterps_hpc.rundir import RunDir
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +35,7 @@ def _console() -> Console:
 
 def _open(source: Path, step: int | None) -> Checkpoint:
     if step is not None:
-        return Checkpoint.open(directory_of(source / "checkpoints", step))
+        return Checkpoint.open(directory_of(RunDir(source).checkpoints, step))
     return Checkpoint.open(source)
 
 
@@ -44,7 +45,8 @@ def list_checkpoints(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, for programs")] = False,
 ) -> None:
     """List the complete checkpoints of a run."""
-    folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
+    inside = RunDir(run).checkpoints
+    folder = inside if inside.is_dir() else run
     if not folder.is_dir():
         raise UserError(f"{run}: no such run directory")
     found = [_listed(Checkpoint.open(directory_of(folder, step))) for step in steps_of(folder)]

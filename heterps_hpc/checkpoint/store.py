@@ -18,7 +18,7 @@ from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.checkpoint.manifest import MANIFEST_FILE, Manifest
 from heterps_hpc.checkpoint.shardwriter import sync_directory
 from heterps_hpc.errors import UserError
-from heterps_hpc.rundir import numbered_folders, step_name
+from heterps_hpc.rundir import RunDir, numbered_folders, step_name
 from heterps_hpc.rundir import steps_of as steps_of
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Checkpoint:
         """A checkpoint directory, or the newest checkpoint of a run directory."""
         path = Path(path)
         if not (path / MANIFEST_FILE).exists():
-            for folder in (path / "checkpoints", path):
+            for folder in (RunDir(path).checkpoints, path):
                 found = newest(folder)
                 if found is not None:
                     return found

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from heterps_hpc.checkpoint import Checkpoint, Contents
+from heterps_hpc.checkpoint.store import directory_of
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.dataset.columns import Keys, SampleRows
@@ -18,6 +19,7 @@ from heterps_hpc.dataset.manifest import MANIFEST_FILE, DatasetManifest
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, Layer, Model
 from heterps_hpc.models import build_model
+from heterps_hpc.rundir import RunDir
 from heterps_hpc.serving.inputs import Inputs
 from heterps_hpc.serving.raw_files import rows_of_file
 from heterps_hpc.serving.score_module import ScoreModule, score_layers
@@ -53,15 +55,15 @@ class Predictor:
     def load(cls, run: Path | str, step: int | None = None) -> Predictor:
         """From a run directory: its newest checkpoint, or that of a step."""
         run = Path(run)
-        job_file = run / "job.json"
-        if not job_file.is_file():
-            raise UserError(f"{run}: no {job_file.name}, so this is not a run directory")
-        job = Job.parse_saved(job_file)
-        place = run if step is None else run / "checkpoints" / f"{step:09d}"
+        paths = RunDir(run)
+        if not paths.job.is_file():
+            raise UserError(f"{run}: no {paths.job.name}, so this is not a run directory")
+        job = Job.parse_saved(paths.job)
+        place = run if step is None else directory_of(paths.checkpoints, step)
         checkpoint = Checkpoint.open(place)
         inputs = _inputs(job, checkpoint)
         model = build_model(job.model, inputs.schema)
-        dtype = torch.float64 if job.train.precision == "float64" else torch.float32
+        dtype = getattr(torch, job.train.dtype)
         with Contents(checkpoint) as contents:
             weights = {name: contents.dense(name)["value"] for name in contents.names("dense")}
             tables = {
