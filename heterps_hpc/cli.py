@@ -280,9 +280,13 @@ def export(
     step: Annotated[int | None, typer.Option(help="A checkpoint's step [the newest].")] = None,
 ) -> None:
     """Write a trained model as files that score rows elsewhere, without this package."""
-    from heterps_hpc.commands.export import export as write
+    from heterps_hpc.launch.live_line import LiveLine
 
-    typer.echo(write(run_dir, out, dense_format, step))
+    with LiveLine(lambda: ["exporting"]):  # torch alone takes seconds to load
+        from heterps_hpc.commands.export import export as write
+
+        what = write(run_dir, out, dense_format, step)
+    _print(what)
 
 
 @app.command(context_settings=_PASS_ON)

@@ -23,6 +23,8 @@ from heterps_hpc.launch.run_progress import read_progress
 from heterps_hpc.launch.status import RunPhase, derive_state, read_status, short_state
 from heterps_hpc.rundir import RunDir
 
+_MIN_NAME = 9  # columns for the name of a run and for its state, before figures are left out
+
 
 @dataclass(frozen=True)
 class RunLine:
@@ -56,7 +58,7 @@ def ls(
         recent = "" if days is None else f" of the last {days:g} days"
         raise UserError(f"{where}: no run{recent} in it; `heterps run JOB` makes runs/NAME")
     else:
-        console.print(_table(lines))
+        console.print(_table(lines, console.width))
         console.print(_totals(lines), highlight=False)
 
 
@@ -105,26 +107,32 @@ def _summary(run: RunDir) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _table(lines: Sequence[RunLine]) -> Table:
-    """Names are folded where there is little space; numbers never are."""
+def _table(lines: Sequence[RunLine], width: int) -> Table:
+    """Names are folded where there is little space; numbers never are: some are left out."""
+    numbers = {
+        "AUC": ["–" if line.auc is None else f"{line.auc:.4f}" for line in lines],
+        "loss": ["–" if line.loss is None else f"{line.loss:.4f}" for line in lines],
+        "samples/s": [
+            "–" if line.samples_per_second is None else fmt.rate(line.samples_per_second)
+            for line in lines
+        ],
+        "money": ["–" if line.money is None else fmt.money(line.money) for line in lines],
+        "began": [fmt.day_and_time(line.began) for line in lines],
+    }
+    for last in ("loss", "began", "samples/s"):
+        widths = (max(map(len, (name, *cells))) + 3 for name, cells in numbers.items())
+        if 2 * _MIN_NAME + sum(widths) <= width:
+            break
+        del numbers[last]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("state", overflow="fold")
-    for heading in ("AUC", "loss", "samples/s", "money", "began"):
+    for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     best = max((line.auc for line in lines if line.auc is not None), default=None)
-    for line in lines:
+    for line, *cells in zip(lines, *numbers.values(), strict=True):
         style = "bold" if line.auc is not None and line.auc == best else ""
-        cells = (
-            line.name,
-            line.state,
-            "–" if line.auc is None else f"{line.auc:.4f}",
-            "–" if line.loss is None else f"{line.loss:.4f}",
-            "–" if line.samples_per_second is None else fmt.rate(line.samples_per_second),
-            "–" if line.money is None else fmt.money(line.money),
-            fmt.day_and_time(line.began),
-        )
-        table.add_row(*(Text(cell) for cell in cells), style=style)
+        table.add_row(*map(Text, (line.name, line.state, *cells)), style=style)
     return table
 
 

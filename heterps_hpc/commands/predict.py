@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps_hpc import format as fmt
 from heterps_hpc.checkpoint import Checkpoint, newest
 from heterps_hpc.checkpoint.store import directory_of
 from heterps_hpc.commands.prepare import thaw
@@ -18,6 +19,7 @@ from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest, Listener, launcher_for
+from heterps_hpc.launch.live_line import LiveLine
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.serving.score_file import Columns, ScoreFile
@@ -77,11 +79,15 @@ def predict_by_ranks(run_dir: Path, data: Path, out: Path, step: int | None, on:
 
 def predict_here(run_dir: Path, data: Path, out: Path, step: int | None, delimiter: str) -> None:
     """Score a data set or a file of raw rows in this process, without MPI, a batch at a time."""
-    from heterps_hpc.serving.predictor import Predictor, sigmoid
+    first = 0
 
-    with ScoreFile.create(out) as file:
+    def progress() -> list[str]:
+        return ["scoring", fmt.plural(first, "row")] if first else ["loading the model"]
+
+    with LiveLine(progress), ScoreFile.create(out) as file:
+        from heterps_hpc.serving.predictor import Predictor, sigmoid
+
         predictor = Predictor.load(run_dir, step)
-        first = 0
         for rows in predictor.batches(data, delimiter):
             scores = predictor.score_rows(rows)
             columns: dict[str, NDArray[Any]] = {
@@ -94,7 +100,7 @@ def predict_here(run_dir: Path, data: Path, out: Path, step: int | None, delimit
             first += rows.num_rows
         if first == 0:
             raise UserError(f"{data}: it has no rows to score")
-    log.info("%d scores of step %d in %s", first, predictor.step, out)
+    log.info("%s of step %d in %s", fmt.plural(first, "score"), predictor.step, out)
 
 
 def _with_ids(columns: Columns, ids: NDArray[np.object_] | None) -> Columns:

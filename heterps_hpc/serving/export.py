@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -160,18 +161,22 @@ def _write_onnx(program: Any, module: ScoreModule, path: Path) -> None:
         raise UserError(
             "--format onnx needs the packages onnx and onnxscript: pip install 'heterps-hpc[onnx]'"
         ) from None
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    for chatty in ("torch.onnx", "onnxscript", "onnx_ir"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
+    names = [name.replace(":", "_") for name in module.reads]
     try:
-        torch.onnx.export(
-            program,
-            (),
-            str(path),
-            input_names=[name.replace(":", "_") for name in module.reads],
-            output_names=["score"],
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+            torch.onnx.export(
+                program,
+                (),
+                str(path),
+                input_names=names,
+                output_names=["score"],
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
     except torch.onnx.OnnxExporterError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(

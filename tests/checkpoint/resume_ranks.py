@@ -15,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, newest
+from heterps_hpc.checkpoint.export import export
 from heterps_hpc.checkpoint.verify import verify
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.rundir import RunDir
@@ -24,10 +25,11 @@ from heterps_hpc.runtime.state.saver import Saver
 from heterps_hpc.runtime.training import Training
 from heterps_hpc.runtime.votes import CONTINUE, STOP, StopFlag
 from tests.equivalence.cases import MODELS, Case
-from tests.faults.runs import different_bits, different_numbers, learned, make_run
+from tests.faults.runs import Run, different_bits, different_numbers, learned, make_run
 
 STEPS = 9
 WARM = "warm start with new slots"
+EXPORTED = "warm start from an export"
 LIMIT = {"float32": 1e-5, "float64": 1e-10}
 
 
@@ -201,12 +203,7 @@ def check_warm(data: Path, out: Path) -> list[str]:
     case = Case("ctrdnn", "2+1", 1, 1, "float32", "adam")
     few = {**MODELS["ctrdnn"], "slots": ["user", "tags"]}
     before = make_run(out / "before", data, case, steps=3, every_steps=None, model=few)
-    rank = Rank(comm, before.job, before.layout, Dataset.open(before.job.data.train))
-    saver = Saver(rank, before.directory, StopFlag())
-    training = Training(rank, before.directory, saver=saver)
-    training.run()
-    training.close()
-    rank.close()
+    _train(before)
     after = make_run(
         out / "after",
         data,
@@ -225,6 +222,34 @@ def check_warm(data: Path, out: Path) -> list[str]:
     for rows, dense in parts:
         got |= rows | dense
     return _unlike(got, _newest(out / "before"))
+
+
+def check_export(data: Path, out: Path) -> list[str]:
+    """A run from an export learns the same bits as one from the checkpoint it was made of."""
+    comm = MPI.COMM_WORLD
+    case = Case("ctrdnn", "2+1", 1, 1, "float32", "plain")
+    before = make_run(out / "before", data, case, steps=3, every_steps=None)
+    _train(before)
+    if comm.rank == 0:
+        export(_newest(out / "before"), out / "exported", tables="npz", state=True)
+    comm.barrier()
+    for name in ("before", "exported"):
+        weights = {"init_from": str(out / name), "seed": 77}
+        _train(make_run(out / f"from {name}", data, case, "1+2", steps=3, train=weights))
+    if comm.rank:
+        return []
+    first, second = (learned(_newest(out / f"from {name}")) for name in ("before", "exported"))
+    moved = different_bits(learned(_newest(out / "before")), first)
+    return different_bits(first, second) + ([] if moved else ["nothing was learned after it"])
+
+
+def _train(run: Run) -> None:
+    rank = Rank(MPI.COMM_WORLD, run.job, run.layout, Dataset.open(run.job.data.train))
+    begin(rank, run.directory)
+    training = Training(rank, run.directory, saver=Saver(rank, run.directory, StopFlag()))
+    training.run()
+    training.close()
+    rank.close()
 
 
 def _unlike(got: dict[str, Any], checkpoint: Checkpoint) -> list[str]:
@@ -262,6 +287,8 @@ def main(data: Path, out: Path, result: Path, only: list[str]) -> None:
             result.write_text(json.dumps(outcomes))
     if not only or WARM in only:
         outcomes[WARM] = check_warm(data, out / "warm")
+    if not only or EXPORTED in only:
+        outcomes[EXPORTED] = check_export(data, out / "export")
     if MPI.COMM_WORLD.rank == 0:
         result.write_text(json.dumps(outcomes))
 

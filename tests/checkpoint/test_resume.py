@@ -25,7 +25,7 @@ def job_names() -> list[str]:
     ]
     assert isinstance(jobs, ast.List)
     names = [ast.literal_eval(job.args[0]) for job in jobs.elts if isinstance(job, ast.Call)]
-    return [*names, "warm start with new slots"]
+    return [*names, "warm start with new slots", "warm start from an export"]
 
 
 @pytest.fixture(scope="module")

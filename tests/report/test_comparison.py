@@ -61,6 +61,16 @@ def test_a_list_of_runs_has_totals_and_fits_80_columns(runs: list[RunDir]) -> No
     assert "62,000" in listed(folder, 60)
 
 
+@pytest.mark.parametrize(("width", "left_out"), [(70, "loss"), (60, "began"), (40, "samples/s")])
+def test_a_narrow_list_has_fewer_columns(runs: list[RunDir], width: int, left_out: str) -> None:
+    folder = runs[0].path.parent
+    wide, narrow = listed(folder, 100), listed(folder, width)
+    assert left_out in wide
+    assert left_out not in narrow
+    assert "…" not in narrow
+    assert all(run.path.name in narrow for run in runs)
+
+
 def test_runs_are_found_from_above_and_from_inside(runs: list[RunDir], tmp_path: Path) -> None:
     assert "first" in listed(tmp_path)
     assert "1 run " in listed(runs[0].path)

@@ -33,15 +33,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_example_scores_raw_rows_as_predict_does(
-    data: Path, tmp_path: Path, model: str
+    data: Path, tmp_path: Path, model: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("onnxruntime", reason="install the extra: pip install .[onnx]")
+    caplog.set_level("INFO")
     job = raw_job(data)
     spec = type(job.model)(name=model, embedding_dim=4, init_scale=0.3, **MODELS[model])
     trained = train(job.model_copy(update={"model": spec}), tmp_path / "run")
     predictor = Predictor.load(trained.run)
     manifest = export_model(predictor, tmp_path / "out", "onnx", {"auc": 0.5})
     assert manifest["metrics"] == {"auc": 0.5}
+    assert [record.name for record in caplog.records if "onnx" in record.name] == []
     columns = raw_columns(40, seed=9)
     columns["age"] = ["" if age is None else age for age in columns["age"]]
     columns["user"][3] = ""
