@@ -183,6 +183,7 @@ def scale(report: Report) -> None:
         got = limit_of("scale", num_rows)
         ns[num_rows] = got["ns_per_key"]
         report.add(f"{num_rows:,} rows: a key, pull + push", got["ns_per_key"], "ns")
+        report.add(f"{num_rows:,} rows: touching memory ahead", got["touch_ns_per_row"], "ns/row")
         report.add(
             f"{num_rows:,} rows: the pull of a new key", got["ns_per_new_key"], "ns", "<= 80"
         )

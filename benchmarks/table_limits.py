@@ -31,11 +31,30 @@ def resident_bytes() -> int:
     return pages * 4096
 
 
-def fill(table: Table, index: NDArray[np.int64]) -> list[float]:
+def wait_until_touched() -> float:
+    """Wait for the thread that touches reserved memory; the seconds that it took."""
+    start = last_grown = time.perf_counter()
+    before = resident_bytes()
+    while time.perf_counter() - last_grown < 1:
+        time.sleep(0.01)
+        if (now := resident_bytes()) > before:
+            before, last_grown = now, time.perf_counter()
+    return last_grown - start
+
+
+def buffers() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What a batch is pulled into, and its gradient."""
+    return np.zeros((BATCH, DIM), np.float32), np.full((BATCH, DIM), 1e-3, np.float32)
+
+
+def fill(
+    table: Table,
+    index: NDArray[np.int64],
+    out: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+) -> list[float]:
     """Give every index a row, a batch at a time; the seconds of each batch."""
     seconds = []
-    out = np.empty((BATCH, DIM), np.float32)
-    gradient = np.full((BATCH, DIM), 0.01, np.float32)
     for at in range(0, len(index), BATCH):
         keys = index[at : at + BATCH].astype(np.uint64) * SPREAD
         start = time.perf_counter()
@@ -49,30 +68,35 @@ def fill(table: Table, index: NDArray[np.int64]) -> list[float]:
 def memory(num_rows: int, precision: Literal["bfloat16"] | None = None) -> dict[str, float]:
     config = TableConfig(dim=DIM, precision=precision)
     index = np.arange(num_rows)
+    batch = buffers()  # outlives the tables: freed in between, it would be counted as theirs
     # What batches need, whatever the number of rows; the C library keeps it from the second on.
     for _ in range(2):
-        fill(Table(config), index[:BATCH])
+        fill(Table(config), index[:BATCH], *batch)
     before = resident_bytes()
     table = Table(config)
-    fill(table, index)
+    fill(table, index, *batch)
     grown = resident_bytes() - before
     return {"bytes_per_row": grown / num_rows, "counted": table.memory_bytes() / num_rows}
 
 
 def growth(num_rows: int) -> dict[str, list[float]]:
     """The seconds of each batch."""
-    seconds = fill(Table(TableConfig(dim=DIM)), np.arange(num_rows))
+    seconds = fill(Table(TableConfig(dim=DIM)), np.arange(num_rows), *buffers())
     if num_rows % BATCH:
         seconds.pop()  # a short batch is no batch to compare with
     return {"seconds": seconds}
 
 
 def scale(num_rows: int) -> dict[str, float]:
-    """Medians over batches, when all rows are there, and for new ones while they come."""
+    """Medians over batches, when all rows are there, and for new ones while they come.
+
+    Memory is reserved, and the clock starts when it has been touched, as with peers, which allocate
+    when they are made; what touching costs, on a thread beside, is told apart.
+    """
     table = Table(TableConfig(dim=DIM))
     table.reserve(num_rows)
-    out = np.empty((BATCH, DIM), np.float32)
-    gradient = np.full((BATCH, DIM), 1e-3, np.float32)
+    touch_seconds = wait_until_touched()
+    out, gradient = buffers()
     new_seconds = []
     for at in range(0, num_rows - BATCH, BATCH):
         keys = np.arange(at, at + BATCH).astype(np.uint64) * SPREAD
@@ -93,6 +117,7 @@ def scale(num_rows: int) -> dict[str, float]:
     return {
         "ns_per_key": statistics.median(seconds[20:]) / BATCH * 1e9,
         "ns_per_new_key": statistics.median(new_seconds) / BATCH * 1e9,
+        "touch_ns_per_row": touch_seconds / num_rows * 1e9,
     }
 
 
@@ -109,11 +134,10 @@ def tiers(num_rows: int) -> dict[str, float]:
             )
         )
         assert tiered.row_bytes == row_bytes
+        out, gradient = buffers()
         for table in (plain, tiered):
-            fill(table, rare_first)
+            fill(table, rare_first, out, gradient)
         times: dict[str, list[float]] = {"plain": [], "tiered": []}
-        out = np.empty((BATCH, DIM), np.float32)
-        gradient = np.full((BATCH, DIM), 1e-3, np.float32)
         for i, keys in enumerate(batches[:-1]):
             for name, table in (("plain", plain), ("tiered", tiered)):
                 start = time.perf_counter()
