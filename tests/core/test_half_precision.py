@@ -54,6 +54,28 @@ def test_new_loaded_and_updated_rows_round_by_the_definition(
 
 
 @HALVES
+def test_several_pulls_pushed_together_round_by_key(precision: Any) -> None:
+    table = Table(TableConfig(16, "t", "sgd", lr=1.0, seed=3, precision=precision))
+    out = np.empty((len(KEYS), 16), np.float32)
+    # Pulled first, so that the memory of their handles is used again, for fewer keys.
+    for handle in [table.pull(KEYS, out=out) for _ in range(3)]:
+        assert handle is not None
+        table.discard(handle)
+    before = table.read(KEYS)[1]
+    pulled, gradients = [], []
+    for keys in (KEYS[:200], KEYS[:0], KEYS[:99:-1].copy()):  # the middle ones twice
+        handle = table.pull(keys, out=out[: len(keys)])
+        assert handle is not None
+        pulled.append(handle)
+        gradients.append(np.full((len(keys), 16), 2.0**-14, np.float32))
+    table.push(pulled, gradients, step=8)
+    merged = np.full_like(before, 2.0**-14)
+    merged[100:200] *= 2
+    expected = by_chance(before - merged, KEYS, "t", 3, 8, precision)
+    np.testing.assert_array_equal(table.read(KEYS)[1], expected)
+
+
+@HALVES
 @pytest.mark.parametrize("optimizer", ["adagrad_rowwise", "adagrad", "adam"])
 def test_many_small_updates_add_up(optimizer: Any, precision: Any) -> None:
     """Each is below half the distance of two numbers: rounded to the nearest, none would count."""
