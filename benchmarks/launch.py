@@ -15,8 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.record import Report, alternating_medians, standard_options
@@ -34,7 +33,7 @@ from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.sharding import bind_plan
 from slurm.dev_cluster.cluster import DevCluster, missing_programs
-from slurm.dev_cluster.guard import start_guard
+from slurm.dev_cluster.guard import guarded
 from slurm.dev_cluster.spec import ClusterSpec, can_isolate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -186,7 +185,7 @@ def on_slurm(report: Report, bench: LaunchBench) -> None:
     if missing := missing_programs(spec):
         report.notes.append(f"NOT MEASURED on Slurm: no {', '.join(missing)}")
         return
-    with _running(DevCluster(spec)):
+    with guarded(DevCluster(spec)):
         os.environ.update({name: spec.environment()[name] for name in ("PATH", "SLURM_CONF")})
 
         def bare() -> float:
@@ -251,16 +250,6 @@ def _until_ended(job_id: int) -> None:
 def slurm_call(*command: str) -> str:
     """A Slurm program's answer."""
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-@contextmanager
-def _running(cluster: DevCluster) -> Iterator[None]:
-    cluster.up()
-    start_guard(cluster, os.getpid())  # should we be killed, the daemons still end
-    try:
-        yield
-    finally:
-        cluster.down()
 
 
 def _python(code: str) -> None:

@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 from data_prep.badrows import BadRow
 from data_prep.recipe import BadColumn, Recipe
 from data_prep.recipe_rows import rows_of, times_of
-from data_prep.source import Int64s, TextSource
+from data_prep.source import Int64s, TextSource, block_times
 from data_prep.text import Lines
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import SampleRows, Schema
@@ -154,13 +154,7 @@ class CsvSource(TextSource):
         """By the time column if there is one, else by place."""
         if self.recipe.time is None:
             return super().time_cuts(fractions, segment_bytes)
-        blocks = (
-            block.time
-            for task in self.tasks(segment_bytes)
-            for segment in self.segments(task, 0, segment_bytes)
-            for block in segment.blocks
-        )
-        return sampled_cuts(blocks, fractions)
+        return sampled_cuts(block_times(self, segment_bytes), fractions)
 
 
 def _expected(field: str, kind: Any, may_be_empty: bool) -> str | None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from data_prep.recipe import BadColumn, Recipe
 from data_prep.recipe_rows import rows_of
-from data_prep.source import Block, ReadTask, SourceSegment
+from data_prep.source import Block, ReadTask, SourceSegment, block_times
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import Schema
 from heterps_hpc.errors import UserError
@@ -106,13 +106,7 @@ class ParquetSource:
         """By the time column if there is one, else by place."""
         if self.recipe.time is None:
             return tuple(int(self._first_row[-1] * fraction) for fraction in fractions)
-        blocks = (
-            block.time
-            for task in self.tasks(segment_bytes)
-            for segment in self.segments(task, 0, segment_bytes)
-            for block in segment.blocks
-        )
-        return sampled_cuts(blocks, fractions)
+        return sampled_cuts(block_times(self, segment_bytes), fractions)
 
 
 def _row_groups(path: Path) -> tuple[list[int], list[int]]:

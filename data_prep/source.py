@@ -73,6 +73,13 @@ class Source(Protocol):
         """For messages."""
 
 
+def block_times(source: Source, segment_bytes: int) -> Iterator[Int64s]:
+    """The times of all rows, block by block."""
+    for task in source.tasks(segment_bytes):
+        for segment in source.segments(task, 0, segment_bytes):
+            yield from (block.time for block in segment.blocks)
+
+
 class TextSource:
     """Base of sources made of text files; a subclass says how a block of lines is parsed."""
 

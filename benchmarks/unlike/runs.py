@@ -31,7 +31,7 @@ from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.sharding import bind_plan
 from slurm.dev_cluster.cluster import DevCluster
-from slurm.dev_cluster.guard import start_guard
+from slurm.dev_cluster.guard import guarded
 from slurm.dev_cluster.nodes_file import find_nodes_file, load_nodes
 from slurm.dev_cluster.spec import ClusterSpec
 
@@ -45,16 +45,13 @@ def cluster_up(name: str) -> Iterator[Cluster]:
     """A cluster of unlike nodes for as long as the block runs, and its pools."""
     nodes = load_nodes(find_nodes_file(name))
     spec = ClusterSpec(Path(f"/tmp/hb-{os.getpid()}"), PORT, nodes.nodes)
-    dev = DevCluster(spec)
-    dev.up()
-    start_guard(dev, os.getpid())
     own = {key: os.environ.get(key, "") for key in ("PATH", "SLURM_CONF")}
-    os.environ.update({key: spec.environment()[key] for key in own})
-    try:
-        yield pools_of(name)
-    finally:
-        os.environ.update(own)
-        dev.down()
+    with guarded(DevCluster(spec)):
+        os.environ.update({key: spec.environment()[key] for key in own})
+        try:
+            yield pools_of(name)
+        finally:
+            os.environ.update(own)
 
 
 def pools_of(name: str) -> Cluster:

@@ -4,6 +4,8 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from slurm.dev_cluster.cluster import DevCluster
@@ -24,6 +26,17 @@ def start_guard(cluster: DevCluster, pid: int | None = None) -> None:
         start_new_session=True,  # a Ctrl-C for the tests must not end the guard first
     )
     cluster.spec.pid_file("guard").write_text(f"{process.pid}\n")
+
+
+@contextmanager
+def guarded(cluster: DevCluster) -> Iterator[DevCluster]:
+    """The cluster up for as long as the block runs, and down even if this process is killed."""
+    cluster.up()
+    start_guard(cluster, os.getpid())
+    try:
+        yield cluster
+    finally:
+        cluster.down()
 
 
 def guard(cluster: DevCluster, pid: int | None) -> None:

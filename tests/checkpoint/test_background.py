@@ -129,7 +129,7 @@ def test_a_write_that_fails_late_fails_the_shard(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_items_ahead_may_be_left_when_the_thread_has_stopped() -> None:
+def test_prefetched_items_may_be_left_when_the_thread_has_stopped() -> None:
     made, go_on = InTurn(2), threading.Event()
 
     def numbers() -> Iterator[int]:

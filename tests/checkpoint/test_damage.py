@@ -49,7 +49,7 @@ def test_a_flipped_byte_is_found_wherever_it_is(tmp_path: Path) -> None:
     assert verify(checkpoint).problems == []
 
 
-def test_a_reader_meets_the_damage_too(tmp_path: Path) -> None:
+def test_a_reader_finds_the_damage_too(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path)
     path = checkpoint.path / checkpoint.manifest.shards[0].file
     keys = next(a for a in checkpoint.manifest.shards[0].arrays if a.column == "keys")

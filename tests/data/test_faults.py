@@ -71,7 +71,9 @@ def test_output_without_permission(tmp_path: Path) -> None:
         run(tmp_path / "a", tmp_path / "closed" / "out")
 
 
-def test_permission_error_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_error_is_reported_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_criteo(tmp_path / "a", 10)
 
     def refuse(*_: object, **__: object) -> None:

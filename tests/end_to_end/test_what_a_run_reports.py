@@ -63,7 +63,7 @@ def sent(run: Run) -> list[dict[str, Any]]:
     return ranks
 
 
-def test_metrics_tell_speed_and_quality(run: Run) -> None:
+def test_metrics_report_speed_and_quality(run: Run) -> None:
     lines = [line for line in metrics(run) if line["kind"] == "train"]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     named = {"loss", "samples_per_second", "auc", "log_loss", "normalised_entropy"}

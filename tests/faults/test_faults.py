@@ -109,7 +109,7 @@ def test_the_watchdog_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
     assert "_one_step" in text
 
 
-def test_the_watchdog_names_a_rank_that_is_stopped_before_it_meets_the_others(
+def test_the_watchdog_names_a_rank_that_is_stopped_before_it_joins_the_others(
     data: Path, tmp_path: Path
 ) -> None:
     watch = {"heartbeat_seconds": 0.4, "stall_seconds": 6.0}

@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def test_lines_say_who_waits_for_whom_and_the_silent_come_first(run: RunDir) -> None:
+def test_lines_name_who_waits_for_whom_and_the_silent_come_first(run: RunDir) -> None:
     assert describe_all(run, NOW) == [
         "rank 5 dense stage 1 on n2 has been silent for 90 s (stopped, or its node is gone); last "
         "seen at step 812, in phase 'backward'",

@@ -113,7 +113,7 @@ def test_conclusion_counts_only_this_start(tmp_path: Path) -> None:
     assert conclude(run, 4, NUM_RANKS) == "again"  # the user's own start counts from one again
 
 
-def test_n_restarts_are_n_plus_1_starts_whoever_makes_them(tmp_path: Path) -> None:
+def test_n_restarts_are_n_plus_1_starts_in_all(tmp_path: Path) -> None:
     """A new job for the same launch does not begin to count again."""
     run = run_with_job(tmp_path, max_restarts=2)
     record(run, Launched(on="slurm"), Submitted(job_id=1))

@@ -89,7 +89,7 @@ def test_a_cheaper_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "this plan is heuristic's, cheaper by" in search_lines(result)[0]
 
 
-def test_a_learned_scheduler_without_a_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learned_scheduler_without_a_plan_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEDULERS, "rl", lambda *_: Found(None, math.inf, 2.0, 7))
     for rule in ("greedy", "heuristic", "cpu-only", "gpu-only"):
         monkeypatch.setitem(SCHEDULERS, rule, lambda *_: Found(None, math.inf, 0.0, 1))

@@ -118,7 +118,7 @@ def test_plan_to_layout_and_back(tmp_path: Path) -> None:
     assert layout.num_ranks == sum(stage.num_ranks for stage in result.plan.stages)
 
 
-def test_the_table_for_people_says_it_all() -> None:
+def test_the_printed_table_is_complete() -> None:
     model, cluster = small_model(), small_cluster()
     profile, job = small_profile(model), small_job()
     result = make_plan(job, cluster, profile, model, 1e6)

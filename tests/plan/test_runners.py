@@ -136,7 +136,7 @@ def test_a_snapshot_that_does_not_fit_is_named_as_the_cause() -> None:
         make_plan(saving, one, full, model, 1e6)
 
 
-def test_a_floor_that_rests_on_an_unproven_best_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_floor_that_rests_on_an_unproven_best_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model()
     real = planner.best_throughput
 

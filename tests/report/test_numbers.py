@@ -73,7 +73,7 @@ def test_money_is_allocated_hours_times_prices_by_rank_and_by_node(run: Recorded
     assert by_pool["gpu"].node_hours == pytest.approx(30 / 3600)
 
 
-def test_money_without_history_counts_training_and_says_so(run_dir: RunDir) -> None:
+def test_money_without_history_counts_training_and_reports_it(run_dir: RunDir) -> None:
     run_dir.history.unlink()
     spent = spending(read_run(run_dir))
     assert spent is not None

@@ -47,7 +47,7 @@ def run(charted: RunDir, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return charted
 
 
-def test_says_what_a_reader_came_for(whole: RunDir) -> None:
+def test_the_outcome_answers_what_a_reader_asks(whole: RunDir) -> None:
     text = Page(whole.report.read_text()).text
     for expected in (
         "which is the certified optimum",
@@ -69,7 +69,7 @@ def test_says_what_a_reader_came_for(whole: RunDir) -> None:
         assert expected in text
 
 
-def test_says_what_was_nearly_chosen_and_how_full_memory_is(whole: RunDir) -> None:
+def test_shows_what_was_nearly_chosen_and_how_full_memory_is(whole: RunDir) -> None:
     text = Page(whole.report.read_text()).text
     more = f"{100 * (0.00221 / layout().plan.estimate.money - 1):+.1f} %".replace("-", "−")
     row = f"next best placement cpu×2 → gpu×1 $0.00221 {more} takes 1.7 % longer and costs 8.1 %"
@@ -158,7 +158,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_said_and_the_rest_is_shown(run: RunDir, name: str) -> None:
+def test_a_missing_file_is_reported_and_the_rest_is_shown(run: RunDir, name: str) -> None:
     (run.path / name).unlink()
     page = page_of(run)
     assert f"no {name}" in page.text
@@ -207,11 +207,11 @@ def test_nonsense_of_the_right_shape_never_breaks_it(charted: RunDir) -> None:
     page_of(charted)
 
 
-def test_without_matplotlib_it_says_how_to_get_curves(run: RunDir) -> None:
+def test_without_matplotlib_it_explains_how_to_get_curves(run: RunDir) -> None:
     assert "heterps-hpc[report]" in page_of(run).text
 
 
-def test_no_evaluation_is_said(run: RunDir) -> None:
+def test_a_missing_evaluation_is_reported(run: RunDir) -> None:
     lines = run.metrics.read_text().splitlines()
     run.metrics.write_text("\n".join(line for line in lines if "evaluation" not in line))
     run.summary.write_text(json.dumps(summary() | {"evaluation": None}))

@@ -37,7 +37,7 @@ def test_names_are_not_markup(tmp_path: Path) -> None:
     assert "[red]job[/red] [link=http://e.example]x[/]" in printed(run.path, 140)
 
 
-def test_says_what_is_missing(tmp_path: Path) -> None:
+def test_names_what_is_missing(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     run.schedulers.unlink()
     assert "not in this report: no planning.json" in printed(run.path)

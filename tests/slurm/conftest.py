@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm.dev_cluster.cluster import DevCluster, missing_programs
-from slurm.dev_cluster.guard import start_guard
+from slurm.dev_cluster.guard import guarded
 from slurm.dev_cluster.spec import NODES, ClusterSpec, can_isolate
 from tests.slurm.client import SlurmClient
 
@@ -35,14 +35,9 @@ def slurm_cluster() -> Iterator[DevCluster]:
             if os.environ.get("CI"):
                 pytest.fail(problem)
             pytest.skip(problem)
-        cluster = DevCluster(spec)
-        cluster.up()
-        # pytest-timeout ends the process without running what follows the yield
-        start_guard(cluster, os.getpid())
-        try:
+        # guarded: pytest-timeout ends the process without running what follows the yield
+        with guarded(DevCluster(spec)) as cluster:
             yield cluster
-        finally:
-            cluster.down()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from heterps_hpc.cluster import Cluster as Pools
 from slurm.dev_cluster.cgroups import Cgroups
 from slurm.dev_cluster.cluster import DevCluster, missing_programs, why_not_unlike
 from slurm.dev_cluster.config import hosts, slurm_conf
-from slurm.dev_cluster.guard import start_guard
+from slurm.dev_cluster.guard import guarded
 from slurm.dev_cluster.network import Network
 from slurm.dev_cluster.nodes_file import SHIPPED, find_nodes_file, load_nodes
 from slurm.dev_cluster.processes import running, signal_all
@@ -143,14 +143,9 @@ def unlike() -> Iterator[DevCluster]:
         pytest.skip(f"Slurm is not installed (no {', '.join(missing)})")
     if (reason := why_not_unlike(spec)) is not None:
         pytest.skip(f"nodes that differ cannot be made here: {reason}")
-    cluster = DevCluster(spec)
-    cluster.up()
-    start_guard(cluster, os.getpid())
-    try:
+    with guarded(DevCluster(spec)) as cluster:
         yield cluster
-    finally:
-        cluster.down()
-        subprocess.run(["rm", "-rf", spec.folder], check=True)
+    subprocess.run(["rm", "-rf", spec.folder], check=True)
 
 
 def inside(cluster: DevCluster, node: str, *command: str) -> str:
