@@ -2,7 +2,7 @@
 
 The ranks of a job often share cores with each other and with Horovod's background thread,
 which polls. Both MPIs spin by default while they wait; set to yield, they leave the core to
-whoever has work. benchmarks/mpi_choice.py measures what each setting is worth.
+others that have work. benchmarks/mpi_choice.py measures what each setting is worth.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from heterps_hpc.report.inputs import RecordedRun
 
-LANES = {
+KINDS = {
     "ROWS": "pooled rows",
     "ROW_GRADIENTS": "gradients of rows",
     "ACTIVATIONS": "activations",
@@ -17,7 +17,7 @@ LANES = {
 
 @dataclass(frozen=True)
 class Flow:
-    """What one stage sent to another in one lane."""
+    """What one stage sent to another of one kind of message."""
 
     source: str
     target: str
@@ -45,21 +45,21 @@ def flows(run: RecordedRun) -> list[Flow]:
     messages: dict[tuple[int, int | None, str], float] = defaultdict(float)
     for rank in summary.ranks:
         for counts, total in ((rank.bytes_sent, num_bytes), (rank.messages_sent, messages)):
-            for lane, peers in counts.items():
+            for kind, peers in counts.items():
                 for peer, amount in peers.items():
                     other = stage_of.get(int(peer)) if peer.isdigit() else None
-                    total[rank.stage, other, lane] += amount
+                    total[rank.stage, other, kind] += amount
     found = []
-    for (source, target, lane), amount in num_bytes.items():
+    for (source, target, kind), amount in num_bytes.items():
         source_name, source_pool = end(source)
         target_name, target_pool = end(target)
         found.append(
             Flow(
                 source_name,
                 target_name,
-                LANES.get(lane, lane.replace("_", " ").lower()),
+                KINDS.get(kind, kind.replace("_", " ").lower()),
                 amount / summary.samples,
-                messages[source, target, lane] / max(summary.steps, 1),
+                messages[source, target, kind] / max(summary.steps, 1),
                 amount,
                 source_pool != target_pool,
             )

@@ -60,7 +60,7 @@ class Training:
         self.job, self.world, self.timer = rank.job, rank.world, rank.timer
         self.steps = training_steps(rank)
         self.exchange = Exchange(
-            self.world.exchange, on_wait=lambda lane, peer: self.timer.waits_for(peer)
+            self.world.exchange, on_wait=lambda kind, peer: self.timer.waits_for(peer)
         )
         staleness = self.job.train.staleness
         self.sparse = rank.sparse_role(self.exchange, ring=staleness + 2)

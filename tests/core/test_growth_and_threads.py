@@ -125,7 +125,7 @@ def test_threads_agree_bitwise() -> None:
 
 
 def test_threads_agree_on_several_pulls_with_weights() -> None:
-    """Slots that share a table: one push merges their rows, whoever sums them."""
+    """Slots that share a table: one push merges their rows, on whichever thread."""
 
     def run(threads: int) -> dict[int, bytes]:
         table = Table(replace(BASE, threads=threads, num_partitions=8), partitions=range(6))

@@ -1,6 +1,6 @@
 """The oracle for jobs that round: it is given the places, as a layout decides which values cross.
 
-Short numbers on the wire: what an embedding pools is rounded once by whoever holds its rows (part
+Short numbers on the wire: pooled rows are rounded once by the rank that holds them (part
 by part where ranks share a slot), a dense tensor once where it goes to another stage; gradients
 likewise, once on their way back from every stage that read the tensor, and are then added up.
 `precision: bf16` is torch.autocast, layer by layer, over the rows that a rank has of a

@@ -86,7 +86,7 @@ def test_too_many_ranks_on_a_node() -> None:
 
 
 def test_one_machine_may_play_all_nodes() -> None:
-    infos = [dataclasses.replace(fact, allocated_nodes=(), node="here") for fact in good()]
+    infos = [dataclasses.replace(info, allocated_nodes=(), node="here") for info in good()]
     assert problems(infos, LAYOUT) == []
 
 

@@ -1,4 +1,4 @@
-"""Negatives: the same keys whoever computes them, and fair ones."""
+"""Negatives: the same keys on every rank that computes them, and fair ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock: every micro-batch once forward and once backward, never too many alive."""
+"""The clock: every micro-batch once forward and once backward, never too many in flight."""
 
 import pytest
 
@@ -8,16 +8,16 @@ from heterps_hpc.runtime.clock import one_forward_one_backward
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("later", [0, 1, 2, 5])
 def test_order_and_memory(micro_batches: int, later: int) -> None:
-    alive, most = set(), 0
+    in_flight, most = set(), 0
     forwards, backwards = [], []
     for tick, number in one_forward_one_backward(micro_batches, later):
         if tick == "forward":
-            alive.add(number)
+            in_flight.add(number)
             forwards.append(number)
         else:
-            alive.remove(number)  # a backward before its forward would raise
+            in_flight.remove(number)  # a backward before its forward would raise
             backwards.append(number)
-        most = max(most, len(alive))
+        most = max(most, len(in_flight))
     assert forwards == backwards == list(range(micro_batches))
     assert most == min(micro_batches, later + 1)
 

@@ -1,4 +1,4 @@
-"""The one rule that cuts batches: every row exactly once, whoever computes it."""
+"""The one rule that cuts batches: every row exactly once, on whichever rank."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -40,8 +40,8 @@ char* map_aligned(size_t bytes, int protection) {
 
 void touch(MemoryRange range, const std::atomic<bool>& stop) {
     for (size_t at = 0; at < range.bytes && !stop; at += kHugePage) {
-        // Fails where the system does not know it, or the range has moved meanwhile: then whoever
-        // writes first touches.
+        // Fails where the system does not know it, or the range has moved meanwhile: then the
+        // first write to a page touches it.
         if (madvise(range.base + at, std::min(kHugePage, range.bytes - at), kPopulateWrite) != 0)
             return;
     }

@@ -48,9 +48,9 @@ def _rank_totals(
     entry = rank.world.entry
     sent: dict[str, dict[str, int]] = {}
     messages: dict[str, dict[str, int]] = {}
-    for (lane, peer), count in exchange.bytes_sent.items():
-        sent.setdefault(lane.name, {})[str(peer)] = count
-        messages.setdefault(lane.name, {})[str(peer)] = exchange.messages_sent[lane, peer]
+    for (kind, peer), count in exchange.bytes_sent.items():
+        sent.setdefault(kind.name, {})[str(peer)] = count
+        messages.setdefault(kind.name, {})[str(peer)] = exchange.messages_sent[kind, peer]
     return {
         "rank": entry.rank,
         "role": entry.role,
