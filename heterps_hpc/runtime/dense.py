@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -21,6 +19,7 @@ from heterps_hpc.runtime.device import HostCopy, explain_out_of_memory
 from heterps_hpc.runtime.exchange.channel import Channels, Message, Receiver, Sender, join
 from heterps_hpc.runtime.exchange.routes import RankRoutes, Shapes, stage_inputs
 from heterps_hpc.runtime.exchange.transport import MessageKind
+from heterps_hpc.runtime.finite import FiniteWatch
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.stage import StageModules
 
@@ -40,18 +39,21 @@ class InFlight:
 class BatchResult:
     """What one batch gave on this rank."""
 
-    # of each micro-batch; on a device's rank they may still be on their way
-    losses: list[HostCopy] = field(default_factory=list)  # weighted sums over this rank's samples
-    scores: list[HostCopy] = field(default_factory=list)
+    # on a device's rank all of it may still be on its way
+    losses: HostCopy | None = None  # of each micro-batch: weighted sum over this rank's samples
+    is_finite: HostCopy | None = None  # whether all of these are, if somebody asks for it
+    scores: list[HostCopy] = field(default_factory=list)  # of each micro-batch
 
     def __float__(self) -> float:
         """The loss, summed over this rank's samples; waits for it."""
-        if self.losses:
-            self.losses[-1].tensor()  # they arrive in order: who has the last one has them all
         total = 0.0
-        for loss in self.losses:  # not `sum`, which rounds otherwise in newer Pythons
-            total += float(loss)
+        for loss in [] if self.losses is None else self.losses.tensor().tolist():
+            total += loss  # not `sum`, which rounds otherwise in newer Pythons
         return total
+
+    def is_good(self) -> bool:
+        """Whether the loss is a number; waits for the flag."""
+        return self.is_finite is None or bool(self.is_finite.tensor())
 
 
 class DenseRole:
@@ -67,13 +69,14 @@ class DenseRole:
         ring: int,
         seed: int,
         timer: PhaseTimer,
-        on_bad_loss: Callable[[int, float], None],
+        watch: FiniteWatch,
+        on_bad_loss: Callable[[int, float], None] | None,
         who: str,
     ) -> None:
         self.modules = modules
         self._device = channels.device
         self._who = who  # in errors
-        self._unchecked: deque[tuple[int, HostCopy]] = deque()  # losses on their way, by step
+        self._watch = watch
         self._on_bad_loss = on_bad_loss  # may raise
         self._exchange = channels.exchange
         self._num_micro_batches = channels.num_micro_batches
@@ -83,7 +86,7 @@ class DenseRole:
         self._seed = seed
         self._timer = timer
         self._external, self._data_reads = stage_inputs(modules.layers)
-        kinds, check = MessageKind, self._check_arrived_losses
+        kinds, check = MessageKind, self._check_flags
         self._rows = [channels.receiver(kinds.ROWS, route, ring) for route in routes.rows_in]
         self._row_gradients = [
             channels.sender(kinds.ROW_GRADIENTS, route, _RING, check) for route in routes.rows_in
@@ -127,48 +130,64 @@ class DenseRole:
 
     def train(self, step: int, feed: Feed, weight_sum: float, *, keep_scores: bool) -> BatchResult:
         """Forward and backward of all micro-batches; gradients end in the flat buffer."""
-        self.check_losses(wait=False)
+        self._check_flags()
         with explain_out_of_memory(self._who, self._device.device):
             return self._train(step, feed, weight_sum, keep_scores)
 
     def _train(self, step: int, feed: Feed, weight_sum: float, keep_scores: bool) -> BatchResult:
+        num_rows, num_micro_batches = feed.batch.num_rows, self._num_micro_batches
         self.modules.clear_gradients()
-        self._begin(step, feed.batch.num_rows, gradients=True)
+        self._begin(step, num_rows, gradients=True)
         result = BatchResult()
         in_flight: dict[int, InFlight] = {}
-        clock = one_forward_one_backward(self._num_micro_batches, self._num_later_stages)
-        for tick, micro_batch in clock:
+        losses: list[torch.Tensor] = []
+        mine = [number for number, (low, high) in enumerate(self._ranges(num_rows)) if low < high]
+        for tick, micro_batch in one_forward_one_backward(
+            num_micro_batches, self._num_later_stages
+        ):
+            if micro_batch not in mine:
+                continue
+            is_last = micro_batch == mine[-1]
             if tick == "forward":
                 found = self._forward(step, micro_batch, feed, result, keep_scores)
-                if found is not None:
-                    in_flight[micro_batch] = found
-            elif micro_batch in in_flight:
+                in_flight[micro_batch] = found
+                if found.loss is not None:
+                    losses.append(found.loss.detach())
+                    self._note_losses(step, losses, result, is_last)
+            else:
                 found = in_flight.pop(micro_batch)
-                self._backward(step, micro_batch, feed.batch.num_rows, found, weight_sum)
+                self._backward(step, micro_batch, num_rows, found, weight_sum, is_last)
         self._exchange.flush()
         return result
 
-    def check_losses(self, *, wait: bool) -> None:
-        """Stop at a loss that is not a number: of those that are here, or wait for all.
+    def _note_losses(
+        self, step: int, losses: list[torch.Tensor], result: BatchResult, is_last: bool
+    ) -> None:
+        """Look on the device whether losses are numbers; a batch's go to the host together.
 
-        On the host that happens in the forward pass. A device's losses come in on their own, each
-        before the gradients that it leads to, which are not sent until it was looked at.
+        Where a bad loss stops the run, the flag of each comes to the host before the gradients that
+        it leads to, which are not sent until the host has looked at it.
         """
-        while self._unchecked and (wait or self._unchecked[0][1].is_here()):
-            step, loss = self._unchecked.popleft()
-            if not math.isfinite(float(loss)):
-                self._on_bad_loss(step, float(loss))
+        newest, on_bad = losses[-1], self._on_bad_loss
+        if on_bad is not None:
+            self._watch.expect(self._watch.flag(newest), lambda: on_bad(step, float(newest)))
+        if is_last:
+            stacked = torch.stack(losses)
+            if on_bad is None:
+                result.is_finite = self._watch.flag(stacked)
+            result.losses = self._device.to_host(stacked)
 
-    def _check_arrived_losses(self) -> None:
-        self.check_losses(wait=False)
+    def _check_flags(self) -> None:
+        self._watch.check(wait=False)
 
     def evaluate(self, step: int, feed: Feed) -> BatchResult:
         """Forward only."""
         self._begin(step, feed.batch.num_rows, gradients=False)
         result = BatchResult()
         with torch.no_grad(), explain_out_of_memory(self._who, self._device.device):
-            for micro_batch in range(self._num_micro_batches):
-                self._forward(step, micro_batch, feed, result, keep_scores=True)
+            for micro_batch, (low, high) in enumerate(self._ranges(feed.batch.num_rows)):
+                if low < high:
+                    self._forward(step, micro_batch, feed, result, keep_scores=True)
         return result
 
     def _begin(self, step: int, num_rows: int, *, gradients: bool) -> None:
@@ -180,11 +199,9 @@ class DenseRole:
 
     def _forward(
         self, step: int, micro_batch: int, feed: Feed, result: BatchResult, keep_scores: bool
-    ) -> InFlight | None:
+    ) -> InFlight:
         rows = feed.rows(micro_batch)
         count = rows.stop - rows.start
-        if count == 0:
-            return None
         leaves = self._assemble(step, micro_batch, count, feed.batch.num_rows)
         tensors = feed.tensors(micro_batch) | leaves
         with (
@@ -202,20 +219,18 @@ class DenseRole:
             if "weight" in tensors:
                 loss = loss * tensors["weight"]
             loss = loss.sum()
-            self._add_loss(step, loss.detach(), result)
         if keep_scores and SCORE in tensors and SCORE not in leaves:
             result.scores.append(self._device.to_host(tensors[SCORE].detach().float()))
         return InFlight(leaves, outputs, loss)
 
-    def _add_loss(self, step: int, loss: torch.Tensor, result: BatchResult) -> None:
-        on_its_way = self._device.to_host(loss)
-        result.losses.append(on_its_way)
-        if torch.is_grad_enabled():
-            self._unchecked.append((step, on_its_way))
-            self.check_losses(wait=False)
-
     def _backward(
-        self, step: int, micro_batch: int, num_rows: int, batch: InFlight, weight_sum: float
+        self,
+        step: int,
+        micro_batch: int,
+        num_rows: int,
+        batch: InFlight,
+        weight_sum: float,
+        is_last: bool,
     ) -> None:
         gradients = self._gather_gradients(step, micro_batch, num_rows, batch.outputs)
         roots: list[torch.Tensor] = []
@@ -228,7 +243,7 @@ class DenseRole:
                 roots.append(batch.outputs[name])
                 seeds.append(gradient)
         with self._timer.phase(Phase.BACKWARD):
-            self.modules.backward(roots, seeds)
+            self.modules.backward(roots, seeds, is_last=is_last)
         self._exchange.poke()
         flat = {}
         for name, leaf in batch.leaves.items():

@@ -35,6 +35,7 @@ from heterps_hpc.runtime.device import (
 from heterps_hpc.runtime.exchange.channel import Channels
 from heterps_hpc.runtime.exchange.routes import routes_of
 from heterps_hpc.runtime.exchange.transport import Exchange
+from heterps_hpc.runtime.finite import FiniteWatch
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.metrics.scored import Scored
 from heterps_hpc.runtime.shapes import tensor_shapes
@@ -102,6 +103,7 @@ class Rank:
         device = device_of(self.world)
         self.device = Device(device)
         self.timer.watch_device(self.device)
+        self.watch = FiniteWatch(self.device)
         if entry.dense:
             self._check_precision()
             with explain_out_of_memory(self.world.name(), device):
@@ -185,7 +187,8 @@ class Rank:
             ring=ring,
             seed=train.seed,
             timer=self.timer,
-            on_bad_loss=self._stop_at_bad_loss,
+            watch=self.watch,
+            on_bad_loss=self._stop_at_bad_loss if train.on_nan == "stop" else None,
             who=self.world.name(),
         )
 
@@ -211,11 +214,10 @@ class Rank:
             )
 
     def _stop_at_bad_loss(self, step: int, loss_sum: float) -> None:
-        if self.job.train.on_nan == "stop":
-            raise TrainingFailed(
-                f"the loss of step {step} is {loss_sum} on {self.world.name()}; lower the "
-                "learning rate, clip gradients (train.dense.clip_norm), or set train.on_nan: skip"
-            )
+        raise TrainingFailed(
+            f"the loss of step {step} is {loss_sum} on {self.world.name()}; lower the learning "
+            "rate, clip gradients (train.dense.clip_norm), or set train.on_nan: skip"
+        )
 
     def _progress(self) -> dict[str, NDArray[np.float64]]:
         """What the next line of metrics.jsonl will be made of."""

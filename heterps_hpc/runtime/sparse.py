@@ -94,17 +94,24 @@ class SparseRole:
         for receiver in self._receivers:
             receiver.post(step, num_rows)
 
-    def push(self, step: int, lr: float) -> None:
-        """Wait for the batch's gradients and apply them."""
-        pulled = self._receive(step)
+    def receive(self, step: int) -> Pulled:
+        """Wait for the batch's gradients; then `push` or `skip` it."""
+        pulled = self._pulled.pop(step)
+        with self._timer.phase(Phase.WAIT_GRADIENTS):
+            for receiver in self._receivers:
+                receiver.land(step, pulled.num_rows)
+        return pulled
+
+    def push(self, step: int, pulled: Pulled, lr: float) -> None:
+        """Apply the batch's gradients."""
         with self._timer.phase(Phase.PUSH):
             views = self._views(self._gradients, pulled.num_rows)
             total = {lookup: _sum(columns) for lookup, columns in views.items()}
             self.shards.push(pulled, total, step, lr)
 
-    def skip(self, step: int) -> None:
-        """Take the batch's gradients and throw them away."""
-        self.shards.discard(self._receive(step))
+    def skip(self, pulled: Pulled) -> None:
+        """Throw the batch's gradients away."""
+        self.shards.discard(pulled)
 
     def prefetched(self) -> dict[int, Prefetched]:
         """The batches that are pulled but not yet pushed."""
@@ -139,13 +146,6 @@ class SparseRole:
                 for micro_batch in range(self._num_micro_batches):
                     for sender in senders:
                         sender.send(step, num_rows, micro_batch, {POOLED: matrix})
-
-    def _receive(self, step: int) -> Pulled:
-        pulled = self._pulled.pop(step)
-        with self._timer.phase(Phase.WAIT_GRADIENTS):
-            for receiver in self._receivers:
-                receiver.land(step, pulled.num_rows)
-        return pulled
 
     def _views(self, matrices: list[torch.Tensor], num_rows: int) -> dict[Lookup, list[Matrix]]:
         """The columns of every look-up, in each of the matrices that have it."""

@@ -6,8 +6,9 @@ offered optimizers work element by element, so they give the same for one long t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,6 +38,7 @@ class StageModules:
         self.parameters, self.gradients = self._flatten()
         self.optimizer = make_optimizer(job.train.dense, self.parameters)
         self.observer = Observer()
+        self._in_last_backward = False
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters as LAYER.PARAMETER, in a fixed order."""
@@ -65,10 +67,33 @@ class StageModules:
             tensors |= written
             yield layer.name
 
-    def backward(self, roots: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor | None]) -> None:
-        """Add the gradients of a micro-batch to the flat buffer."""
+    def backward(
+        self,
+        roots: Sequence[torch.Tensor],
+        seeds: Sequence[torch.Tensor | None],
+        *,
+        is_last: bool,
+    ) -> None:
+        """Add the gradients of a micro-batch, perhaps a batch's last one, to the flat buffer."""
+        self._in_last_backward = is_last
         torch.autograd.backward(roots, seeds)
         self.observer.backward_ends()
+
+    def on_complete(self, tell: Callable[[torch.Tensor, int, int], None]) -> None:
+        """Tell of each parameter's place in the gradients as soon as a batch's are complete."""
+
+        def hook(first: int, last: int) -> Callable[[torch.Tensor], None]:
+            def completed(_: torch.Tensor) -> None:
+                if self._in_last_backward:
+                    tell(self.gradients, first, last)
+
+            return completed
+
+        slices = self.named_slices()
+        for name, parameter in self.named_parameters():
+            first, shape = slices[name]
+            register: Any = parameter.register_post_accumulate_grad_hook
+            register(hook(first, first + shape.numel()))
 
     def set_training(self, training: bool) -> None:
         """Switch modules such as dropout between training and evaluation."""

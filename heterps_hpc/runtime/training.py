@@ -15,15 +15,19 @@ from heterps_hpc.dataset import Dataset
 from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.batches import Readers, training_steps
+from heterps_hpc.runtime.dense import BatchResult
 from heterps_hpc.runtime.device import explain_out_of_memory
 from heterps_hpc.runtime.evaluate import Evaluator
 from heterps_hpc.runtime.exchange.transport import Exchange
+from heterps_hpc.runtime.host_reducer import HostReducer
 from heterps_hpc.runtime.lr_schedule import factor
 from heterps_hpc.runtime.metrics.training_log import TrainingLog
 from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.rank import Rank
-from heterps_hpc.runtime.reducer import Reducer, agree_on_reducer, make_reducer
+from heterps_hpc.runtime.reducer import Reducer
+from heterps_hpc.runtime.reducer_choice import agree_on_reducer, make_reducer
 from heterps_hpc.runtime.state.saver import Saver
+from heterps_hpc.runtime.tables import Pulled
 from heterps_hpc.runtime.votes import CONTINUE, STOP, Votes
 
 log = logging.getLogger(__name__)
@@ -67,6 +71,7 @@ class Training:
         self.dense = rank.dense_role(self.exchange, ring=staleness + 1)
         self.timer.tick()
         self.reducer = self._make_reducer()
+        self._overlap_sums()
         self.timer.tick()
         self.votes = Votes(self.world.control, lag=staleness + 1)
         self.progress = TrainingLog(rank, run_dir.metrics if run_dir else None)
@@ -139,16 +144,13 @@ class Training:
         self._pull(step + train.staleness)
         if self.sparse is not None:
             self.sparse.expect_gradients(step, self.steps.num_rows(step))
-        good = True
         self._finish_update()
-        if self.dense is not None:
-            good = self._dense_step(step)
+        outcome = BatchResult() if self.dense is None else self._dense_step(step)
         if train.on_nan == "skip":
-            good = self.world.control.allreduce(good, op=MPI.LAND)
-        if good:
-            self._update(step)
+            self._update_or_skip(step, outcome)
         else:
-            self._skip(step)
+            self._start_sum(step)
+            self._push(step, None if self.sparse is None else self.sparse.receive(step))
         self._observer.step_ends(step)
 
     def _pull(self, step: int) -> None:
@@ -171,19 +173,36 @@ class Training:
             else:
                 self.sparse.pull(step, batch, send=in_run)
 
-    def _dense_step(self, step: int) -> bool:
-        """Forward and backward; false if the loss is not a number and the job says skip."""
+    def _dense_step(self, step: int) -> BatchResult:
+        """Forward and backward."""
         assert self.dense is not None
         with self.timer.phase(Phase.READ):
             feed = self._readers.feed()
             weight_sum = self._readers.weight_sum(feed.batch.num_rows)
         outcome = self.dense.train(step, feed, weight_sum, keep_scores=self.progress.keeps_scores)
         self.progress.note(outcome, feed, weight_sum)
-        # where a bad loss stops the run, nobody need wait for it here: `check_losses` finds it
-        return self.job.train.on_nan == "stop" or math.isfinite(outcome)
+        return outcome
 
-    def _update(self, step: int) -> None:
-        """Start to sum the dense gradients, and push rows meanwhile.
+    def _update_or_skip(self, step: int, outcome: BatchResult) -> None:
+        """Update if the loss is a number on all ranks.
+
+        All of them must know before any of them updates: one number goes round. A rank takes in
+        the rows' gradients first: they leave a device after its flag, which is then here too.
+        """
+        pulled = None if self.sparse is None else self.sparse.receive(step)
+        good = np.array([outcome.is_good()], dtype=np.int32)
+        self.world.control.Allreduce(MPI.IN_PLACE, good, op=MPI.MIN)
+        if good[0]:
+            self._start_sum(step)
+            self._push(step, pulled)
+            return
+        self.result.skipped_steps += 1
+        log.warning("step %d skipped: its loss is not a finite number", step)
+        if self.sparse is not None and pulled is not None:
+            self.sparse.skip(pulled)
+
+    def _start_sum(self, step: int) -> None:
+        """Start to sum the dense gradients.
 
         The sum is taken up by `_finish_update` only when the next batch needs the parameters:
         until then the rank pushes this batch and pulls a later one.
@@ -192,9 +211,12 @@ class Training:
             with self.timer.phase(Phase.REDUCE):
                 self.reducer.start(self.dense.modules.gradients)
             self._unreduced = step
-        if self.sparse is not None:
+
+    def _push(self, step: int, pulled: Pulled | None) -> None:
+        if self.sparse is not None and pulled is not None:
             sparse = self.job.train.sparse
-            self.sparse.push(step, sparse.lr * factor(sparse.schedule, step, self.steps.total))
+            lr = sparse.lr * factor(sparse.schedule, step, self.steps.total)
+            self.sparse.push(step, pulled, lr)
 
     def _finish_update(self) -> None:
         """Apply the dense gradients of the last batch, if that has not been done."""
@@ -220,18 +242,12 @@ class Training:
         self.world.dense.Allreduce(MPI.IN_PLACE, square)
         return float(clip_norm / (math.sqrt(square[0]) + 1e-6))
 
-    def _skip(self, step: int) -> None:
-        self.result.skipped_steps += 1
-        log.warning("step %d skipped: its loss is not a finite number", step)
-        if self.sparse is not None:
-            self.sparse.skip(step)
-
     def _save(self) -> None:
         """Bring the rank's state up to date and start to save it; all ranks, at one step."""
         if self._saver is None:
             return
         self._finish_update()
-        self._check_losses()
+        self.rank.watch.check(wait=True)
         self.progress.pause_clock()
         if self.sparse is not None:
             self.rank.prefetched = self.sparse.prefetched()
@@ -250,6 +266,7 @@ class Training:
 
     def _report(self) -> None:
         step = self.rank.step
+        self.rank.watch.check(wait=True)
         self.progress.report(step, self.steps.position(max(step - 1, 0)).epoch)
 
     def _make_reducer(self) -> Reducer:
@@ -261,16 +278,23 @@ class Training:
             agreed,
             device,
             may_change=self.job.train.reducer == "auto",
-            halves=self.job.train.dense.compression == "fp16",
+            halves=self.rank.watch if self.job.train.dense.compression == "fp16" else None,
         )
 
-    def _check_losses(self) -> None:
-        if self.dense is not None:
-            self.dense.check_losses(wait=True)
+    def _overlap_sums(self) -> None:
+        """Let gradients leave a device, and sums begin, before the backward pass is over.
+
+        Not where the loss may still turn out to be one that nobody updates by.
+        """
+        if not self.rank.device.is_host:
+            self.exchange.also(self.reducer.advance)
+        if isinstance(self.reducer, HostReducer) and self.job.train.on_nan == "stop":
+            assert self.dense is not None
+            self.dense.modules.on_complete(self.reducer.add_part)
 
     def _finish(self) -> None:
         self._finish_update()
-        self._check_losses()
+        self.rank.watch.check(wait=True)
         self.votes.finish()
         self.exchange.settle_all()
         if self.dense is not None and not self.result.stopped:  # else the resumed run reports

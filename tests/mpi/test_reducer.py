@@ -21,9 +21,11 @@ def reduce_on(comm: Any, choice: Name, length: int, halves: bool = False) -> tup
     import torch
 
     from heterps_hpc.runtime.device import Device
-    from heterps_hpc.runtime.reducer import make_reducer
+    from heterps_hpc.runtime.finite import FiniteWatch
+    from heterps_hpc.runtime.reducer_choice import make_reducer
 
-    reducer = make_reducer(comm, choice, Device(torch.device("cpu")), halves=halves)
+    device = Device(torch.device("cpu"))
+    reducer = make_reducer(comm, choice, device, halves=FiniteWatch(device) if halves else None)
     flat = torch.zeros(length, dtype=torch.float64)
     for batch in range(3):
         flat.copy_(torch.from_numpy(gradients(comm.rank, batch, length)))
@@ -73,9 +75,11 @@ def test_what_float16_cannot_hold_is_refused(on_ranks: OnRanks) -> None:
 
         from heterps_hpc.errors import UserError
         from heterps_hpc.runtime.device import Device
-        from heterps_hpc.runtime.reducer import make_reducer
+        from heterps_hpc.runtime.finite import FiniteWatch
+        from heterps_hpc.runtime.reducer_choice import make_reducer
 
-        reducer = make_reducer(comm, "mpi", Device(torch.device("cpu")), halves=True)
+        device = Device(torch.device("cpu"))
+        reducer = make_reducer(comm, "mpi", device, halves=FiniteWatch(device))
         reducer.start(torch.full((3,), 40.0))
         try:
             reducer.finish()

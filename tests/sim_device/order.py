@@ -36,32 +36,43 @@ def issue(stream: int, clock: Clock) -> int:
     return clock[stream]
 
 
+Span = tuple[int, int]  # first byte in a block, and the one after the last
+
+
 @dataclass
 class Uses:
-    """Who wrote a block of memory last, and who has read it since."""
+    """Who wrote the parts of a block of memory last, and who has read them since."""
 
     home: int  # the stream that was current when it was allocated: its memory returns there
     home_clock: Clock
-    writer: tuple[int, int] | None = None  # stream and number
-    readers: Clock = field(default_factory=dict)
+    writers: dict[Span, tuple[int, int]] = field(default_factory=dict)  # stream and number
+    readers: dict[tuple[Span, int], int] = field(default_factory=dict)  # number, by stream
     recorded: set[int] = field(default_factory=set)  # streams given to `record_stream`
 
-    def touch(self, stream: int, clock: Clock, *, writes: bool, what: object) -> None:
-        """The newest work of a stream reads or writes the memory."""
-        if self.writer is not None and not _knows(clock, *self.writer):
-            _hazard(f"{what} uses memory that another stream writes, without a wait")
+    def touch(self, span: Span, stream: int, clock: Clock, *, writes: bool, what: object) -> None:
+        """The newest work of a stream reads or writes a part of the memory."""
+        for other, writer in self.writers.items():
+            if _overlap(span, other) and not _knows(clock, *writer):
+                _hazard(f"{what} uses memory that another stream writes, without a wait")
         if not writes:
-            self.readers[stream] = clock[stream]
+            self.readers[span, stream] = clock[stream]
             return
-        if not all(_knows(clock, *reader) for reader in self.readers.items()):
-            _hazard(f"{what} writes memory that another stream reads, without a wait")
-        self.writer = (stream, clock[stream])
-        self.readers.clear()
+        for (other, reader), number in self.readers.items():
+            if _overlap(span, other) and not _knows(clock, reader, number):
+                _hazard(f"{what} writes memory that another stream reads, without a wait")
+        self.wrote(span, stream, clock)
+
+    def wrote(self, span: Span, stream: int, clock: Clock) -> None:
+        """What was known of a part is of no interest any more."""
+        self.writers = {s: w for s, w in self.writers.items() if not _contains(span, s)}
+        self.readers = {r: n for r, n in self.readers.items() if not _contains(span, r[0])}
+        self.writers[span] = (stream, clock[stream])
 
     def freed(self) -> None:
         """The last tensor on it is gone: its stream may use the memory for something else."""
         merge(self.home_clock, _done)
-        users = [*self.readers.items(), *([self.writer] if self.writer else [])]
+        users = [(stream, number) for (_, stream), number in self.readers.items()]
+        users += self.writers.values()
         if any(s not in self.recorded and not _knows(self.home_clock, s, n) for s, n in users):
             # nothing can be raised here: the next operator does
             thread.hazard = "memory is given back while another stream uses it: no record_stream"
@@ -72,6 +83,14 @@ def raise_earlier() -> None:
     found, thread.hazard = thread.hazard, None
     if found is not None:
         _hazard(found)
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _contains(outer: Span, inner: Span) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def _knows(clock: Clock, stream: int, number: int) -> bool:

@@ -286,8 +286,9 @@ def _touch(
     for tensors, writes in ((read, False), (written, True)):
         for tensor in tensors:
             if isinstance(tensor, SimTensor):
+                span = _span(tensor._private)
                 uses = tensor._block.uses
-                uses.touch(stream.stream_id, stream.clock, writes=writes, what=what)
+                uses.touch(span, stream.stream_id, stream.clock, writes=writes, what=what)
 
 
 def _wrote(index: int, made: Any) -> None:
@@ -296,10 +297,18 @@ def _wrote(index: int, made: Any) -> None:
 
     def mark(tensor: Any) -> None:
         uses = tensor._block.uses
-        if uses.writer is None:
-            uses.writer = (stream.stream_id, stream.clock[stream.stream_id])
+        if not uses.writers:
+            uses.wrote(_span(tensor._private), stream.stream_id, stream.clock)
 
     _map(mark, made)
+
+
+def _span(raw: torch.Tensor) -> order.Span:
+    """The bytes of its storage between which a tensor lies."""
+    first = raw.storage_offset()
+    sizes = zip(raw.size(), raw.stride(), strict=True)
+    last = first + sum((size - 1) * stride for size, stride in sizes) if raw.numel() else first - 1
+    return first * raw.element_size(), (last + 1) * raw.element_size()
 
 
 def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, int | None]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from heterps_hpc.errors import UserError
-from heterps_hpc.runtime import reducer
-from heterps_hpc.runtime.reducer import agree_on_reducer
+from heterps_hpc.runtime import reducer_choice as reducer
+from heterps_hpc.runtime.reducer_choice import agree_on_reducer
 
 WITHOUT = "No module named 'horovod'"
 

@@ -17,9 +17,7 @@ import torch
 from mpi4py import MPI
 
 from heterps_hpc.runtime.device import Ready
-
-_SPIN_SECONDS = 2e-4  # a message that is about to come is worth a spin
-_NAP_SECONDS = 5e-5  # longer waits leave the core to the reader's thread and to other ranks
+from heterps_hpc.runtime.waiting import wait_until
 
 
 class MessageKind(IntEnum):
@@ -95,6 +93,7 @@ class Exchange:
     ) -> None:
         self._comm = comm
         self._on_wait = on_wait
+        self._meanwhile: Callable[[], None] = lambda: None
         self._local: dict[MessageKind, deque[tuple[torch.Tensor, Ready | None]]] = {
             kind: deque() for kind in MessageKind
         }
@@ -103,6 +102,10 @@ class Exchange:
         self.bytes_sent: Counter[tuple[MessageKind, int]] = Counter()
         self.messages_sent: Counter[tuple[MessageKind, int]] = Counter()
         self.seconds_waited: defaultdict[MessageKind, float] = defaultdict(float)
+
+    def also(self, work: Callable[[], None]) -> None:
+        """Something else to look after, whenever messages are."""
+        self._meanwhile = work
 
     def is_local(self, peer: int) -> bool:
         """Whether a peer is this rank itself."""
@@ -175,6 +178,7 @@ class Exchange:
     def poke(self) -> None:
         """Let MPI move data of messages in flight; cheap, called between layers."""
         self._send_ready()
+        self._meanwhile()
         self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
     def wait_for(self, request: MPI.Request, kind: MessageKind, peer: int) -> None:
@@ -187,14 +191,14 @@ class Exchange:
         self.seconds_waited[kind] += time.perf_counter() - started
 
     def wait_until(self, done: Callable[[], bool]) -> None:
-        """Wait without holding a core for long, and send meanwhile what becomes ready."""
-        started = time.perf_counter()
-        while True:
+        """Wait, and send meanwhile what becomes ready."""
+
+        def look() -> bool:
             self._send_ready()
-            if done():
-                return
-            if time.perf_counter() - started > _SPIN_SECONDS:
-                time.sleep(_NAP_SECONDS)
+            self._meanwhile()
+            return done()
+
+        wait_until(look)
 
 
 def _bytes_of(data: torch.Tensor) -> np.ndarray:
