@@ -37,7 +37,7 @@ def rank_at(step: int, losses: LossRecord | None = None) -> Any:
 def train(progress: TrainingLog, rank: Any, last: int, every: int) -> None:
     feed: Any = SimpleNamespace(batch=SimpleNamespace(num_rows=10))
     while rank.step < last:
-        progress.note(BatchResult([HostCopy(torch.tensor(float(rank.step)))]), feed, 1.0)
+        progress.note(BatchResult(HostCopy(torch.tensor([float(rank.step)]))), feed, 1.0)
         rank.step += 1
         if rank.step % every == 0:
             progress.report(rank.step, 0)
