@@ -65,7 +65,7 @@ def predict_by_ranks(run_dir: Path, data: Path, out: Path, step: int | None, on:
             cluster.save(scoring_run.cluster)
             layout.save(scoring_run.layout)
             scoring_run.scores.unlink(missing_ok=True)
-            request = LaunchRequest(scoring_run, layout, scoring, cluster, PROGRAM)
+            request = LaunchRequest(scoring_run, layout, scoring, cluster, PROGRAM, saves=False)
             code = launcher.start(request, Listener(line=log.info))
         if code == ExitCode.DONE:
             with h5py.File(scoring_run.scores) as scores:

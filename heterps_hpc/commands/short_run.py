@@ -38,7 +38,7 @@ def start_short_run(
         output.unlink(missing_ok=True)
         events.record(run, events.Launched(on=launcher.name, num_ranks=started.num_ranks))
         code = launcher.start(
-            replace(request, layout=started), Listener(line=_log_line, state=log.info)
+            replace(request, layout=started, saves=False), Listener(line=_log_line, state=log.info)
         )
     stop = events.read(run).newest_start.last(events.StopWanted)
     if stop is not None:

@@ -27,6 +27,7 @@ class LaunchRequest:
     job: Job
     cluster: Cluster
     program: str = RANK_PROGRAM
+    saves: bool = True  # else ranks that are to stop have nothing to keep: they are ended at once
 
 
 def _ignore(_: Any) -> None:

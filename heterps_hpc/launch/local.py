@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from heterps_hpc import events
+from heterps_hpc import format as fmt
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
@@ -51,7 +52,8 @@ class LocalLauncher:
     def start(self, request: LaunchRequest, listener: Listener = Listener()) -> ExitCode:  # noqa: B008
         """Start a layout here once, and wait for its end.
 
-        A signal once asks the ranks to save and stop, twice ends them at once.
+        A signal once asks the ranks to save and stop, twice ends them at once; once, if they have
+        nothing to save.
         """
         job, layout = request.job, request.layout
         request.run.create().check_usable(layout.num_ranks)
@@ -171,6 +173,7 @@ class _Start:
         self._save_at = self._deadline - min(_MAX_SECONDS_TO_SAVE, 0.2 * limit_seconds)
         self._stops = stops
         self._asked = False
+        self._saves = request.saves
 
     def run(self, listener: Listener) -> ExitCode:
         restart = events.read(self._run).num_starts
@@ -182,7 +185,8 @@ class _Start:
         finally:
             status = tree.end(_GRACE_SECONDS)
         progress.poll()
-        return self._conclude(status, restart, killed=tree.killed)
+        as_asked = self._asked and not self._saves
+        return self._conclude(status, restart, killed=tree.killed and not as_asked)
 
     def _watch(self, tree: ProcessTree, poll: Callable[[], None], replanner: Replanner) -> None:
         """Wait for the end, or until patience ends first."""
@@ -194,6 +198,9 @@ class _Start:
             if self._stops.count > 1 or now > self._deadline:
                 log.warning("ending all ranks now")
                 return
+            if self._stops.count and not self._saves:
+                self.note_late_stop()
+                return
             if not self._asked and (self._stops.count or now > self._save_at):
                 why = self._stops.first or "the time limit is near"
                 self._ask(tree, StopWanted(why=why), why)
@@ -204,10 +211,10 @@ class _Start:
         self._asked = True
         events.record_if_possible(self._run, event)
         num_ranks = tree.signal_ranks(signal.SIGUSR1)
-        log.warning("%s: asked %d ranks to save and stop", why, num_ranks)
+        log.warning("%s: asked %s to save and stop", why, fmt.plural(num_ranks, "rank"))
 
     def note_late_stop(self) -> None:
-        """A signal that came when the ranks had ended: they are done, the command may not be."""
+        """A signal that nobody was told of: the ranks had ended, or have nothing to save."""
         if self._stops.count and not self._asked:
             self._asked = True
             events.record_if_possible(self._run, StopWanted(why=self._stops.first))

@@ -32,10 +32,10 @@ LAYOUT = make_layout(CLUSTER, ("cpu", 2), ("gpu", 1))
 ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
 
 
-def start(tmp_path: Path, orders: dict[str, Any], **launch: Any) -> ExitCode:
+def start(tmp_path: Path, orders: dict[str, Any], saves: bool = True, **launch: Any) -> ExitCode:
     directory = RunDir(tmp_path / "a run").create()
     (directory.path / "behave.json").write_text(json.dumps(orders))
-    request = LaunchRequest(directory, LAYOUT, make_job(**launch), CLUSTER, BEHAVE)
+    request = LaunchRequest(directory, LAYOUT, make_job(**launch), CLUSTER, BEHAVE, saves)
     return LocalLauncher(environment=ENVIRONMENT).start(request)
 
 
@@ -145,16 +145,16 @@ from tests.launch.test_local import start
 from pathlib import Path
 try:
     with RunDir(Path(sys.argv[1]) / "a run").create().hold():
-        sys.exit(start(Path(sys.argv[1]), {"default": sys.argv[2]}))
+        sys.exit(start(Path(sys.argv[1]), {"default": sys.argv[2]}, bool(int(sys.argv[3]))))
 except UserError as error:
     sys.exit(f"UserError: {error}")
 """
 
 
-def background(tmp_path: Path, order: str = "wait") -> subprocess.Popen[str]:
+def background(tmp_path: Path, order: str = "wait", *, saves: bool = True) -> subprocess.Popen[str]:
     """A launcher in a process of its own, with all its ranks running."""
     process = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(tmp_path), order],
+        [sys.executable, "-c", STARTER, str(tmp_path), order, str(int(saves))],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -175,6 +175,13 @@ def test_a_signal_saves_and_stops(tmp_path: Path, number: signal.Signals) -> Non
     stop = events.read(RunDir(tmp_path / "a run")).last(events.StopWanted)
     assert stop is not None
     assert stop.why == number.name
+
+
+def test_a_signal_ends_ranks_at_once_that_have_nothing_to_save(tmp_path: Path) -> None:
+    process = background(tmp_path, "ignore", saves=False)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == ExitCode.STOPPED
+    assert_nobody_left(tmp_path)
 
 
 def test_ranks_that_must_be_ended_have_failed(tmp_path: Path) -> None:
