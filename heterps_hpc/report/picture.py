@@ -153,33 +153,6 @@ def _card(
     time: StageTime,
 ) -> Card:
     stage = layout.stages[index]
-    names = list(stage.layers)
-    hidden = ""
-    if len(names) > _LAYERS_SHOWN:
-        between = names[_LAYERS_SHOWN - 2 : -1]
-        hidden = ", ".join(between)
-        names = [*names[: _LAYERS_SHOWN - 2], f"… {len(between)} more", names[-1]]
-    top = HEAD + 14 + LINE * 0.7
-    layers = [
-        (
-            top + i * LINE,
-            fmt.shorten(name, 26),
-            fmt.shorten(hidden, 600) if hidden and name.startswith("… ") else name,
-        )
-        for i, name in enumerate(names)
-    ]
-    chips_top = HEAD + 14 + rows * LINE + 10
-    step = (CARD_WIDTH - 24) / _CHIPS_PER_ROW
-    chips = [
-        Chip(
-            12 + (i % _CHIPS_PER_ROW) * step,
-            chips_top + (i // _CHIPS_PER_ROW) * (CHIP + 5),
-            step - 4,
-            text,
-            tooltip,
-        )
-        for i, (text, tooltip) in enumerate(_chips_of(layout, index))
-    ]
     roles = {layout.ranks[rank].role for rank in layout.stage_ranks(index)}
     ranks = fmt.plural(stage.num_ranks, "rank")
     mark = " (estimated)" if stage.pool in estimated else ""
@@ -192,12 +165,45 @@ def _card(
         colours[stage.pool],
         title,
         fmt.shorten(subtitle, 38),
-        layers,
-        chips,
+        _layer_lines(list(stage.layers)),
+        _chips(layout, index, HEAD + 14 + rows * LINE + 10),
         times,
         height - 12,
         time.binds,
     )
+
+
+def _layer_lines(names: list[str]) -> list[tuple[float, str, str]]:
+    """Height, text and tooltip of each line; the middle of a long list shares one."""
+    hidden = ""
+    if len(names) > _LAYERS_SHOWN:
+        between = names[_LAYERS_SHOWN - 2 : -1]
+        hidden = ", ".join(between)
+        names = [*names[: _LAYERS_SHOWN - 2], f"… {len(between)} more", names[-1]]
+    top = HEAD + 14 + LINE * 0.7
+    return [
+        (
+            top + i * LINE,
+            fmt.shorten(name, 26),
+            fmt.shorten(hidden, 600) if hidden and name.startswith("… ") else name,
+        )
+        for i, name in enumerate(names)
+    ]
+
+
+def _chips(layout: Layout, index: int, top: float) -> list[Chip]:
+    """One per rank of the stage, in rows."""
+    step = (CARD_WIDTH - 24) / _CHIPS_PER_ROW
+    return [
+        Chip(
+            12 + (i % _CHIPS_PER_ROW) * step,
+            top + (i // _CHIPS_PER_ROW) * (CHIP + 5),
+            step - 4,
+            text,
+            tooltip,
+        )
+        for i, (text, tooltip) in enumerate(_chips_of(layout, index))
+    ]
 
 
 Tensors = list[tuple[str, float]]  # name, bytes per sample
