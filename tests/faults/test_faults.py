@@ -12,7 +12,7 @@ import pytest
 
 from heterps_hpc.checkpoint.store import steps_of
 from heterps_hpc.exit_codes import ExitCode
-from tests.faults.conftest import CASE, NUM_SEEDS
+from tests.faults.conftest import CASE, LONG
 from tests.faults.runs import (
     FAULTY_PROGRAM,
     Learned,
@@ -47,7 +47,7 @@ def test_a_signal_stops_and_any_layout_continues(
     stopped = {event["rank"]: event["code"] for event in events(run, "rank_end")}
     assert stopped == dict.fromkeys(range(3), int(ExitCode.STOPPED))
 
-    layouts = OTHER_LAYOUTS if NUM_SEEDS > 10 else OTHER_LAYOUTS[2:3]
+    layouts = OTHER_LAYOUTS if LONG else OTHER_LAYOUTS[2:3]
     for name in layouts:
         again = make_run(tmp_path / name, data, CASE, name, every_steps=None)
         again.directory.checkpoints.rmdir()
@@ -85,7 +85,7 @@ def test_an_error_ends_the_world_and_names_the_place(data: Path, tmp_path: Path)
     outcome = disturb(run, rank=2, at="step", count=4, do="raise")
     assert outcome.returncode == ExitCode.RANK_FAILED
     (end,) = events(run, "rank_end")
-    assert time.time() - end["time"] < 10
+    assert time.time() - end["time"] < 30  # and not only when a timeout ends the others
     said = "rank 2 dense stage 1 on "
     assert said in outcome.output
     assert "step 2" in outcome.output or "step 3" in outcome.output
@@ -122,6 +122,7 @@ def test_the_watchdog_names_a_rank_that_is_stopped_before_it_joins_the_others(
     assert int(ExitCode.STALLED) in {event["code"] for event in events(run, "rank_end")}
 
 
+@pytest.mark.full
 def test_a_stall_ends_the_run_though_nothing_can_be_written(data: Path, tmp_path: Path) -> None:
     watch = {"heartbeat_seconds": 0.4, "stall_seconds": 3.0}
     run = make_run(tmp_path, data, CASE, watch=watch)

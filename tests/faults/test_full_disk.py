@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc.exit_codes import ExitCode
-from tests.faults.conftest import NUM_SEEDS
+from tests.faults.conftest import LONG
 from tests.mpi_run import ROOT
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SOURCE = Path(__file__).with_name("full_disk.c")
-LONG = NUM_SEEDS > 10
 
 
 @pytest.fixture(scope="module")

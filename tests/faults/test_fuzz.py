@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.conftest import LONG
 from tests.mpi_run import mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = int(os.environ.get("HETERPS_FAULT_SEEDS", "2")) > 10
 NUM_MUTATIONS = int(os.environ.get("HETERPS_FUZZ", "10000" if LONG else "400"))
 
 

@@ -57,7 +57,8 @@ SAVING = [
 ]
 
 
-@pytest.mark.parametrize(("at", "count", "rank"), SAVING if NUM_SEEDS > 10 else SAVING[5:6])
+@pytest.mark.full
+@pytest.mark.parametrize(("at", "count", "rank"), SAVING)
 def test_a_kill_while_saving_costs_nothing_but_time(
     at: str, count: int, rank: int, data: Path, undisturbed: Learned, tmp_path: Path
 ) -> None:
