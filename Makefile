@@ -95,7 +95,7 @@ test-gpu: setup ## the suites of accelerators, on a real one: make test-gpu DEVI
 
 .PHONY: test-faults
 test-faults: setup ## killed ranks and torn files, 100 seeds
-	$(call stage,faults,HETERPS_FAULT_SEEDS=100 $(PYTEST) tests/faults)
+	$(call stage,faults,HETERPS_FAULT_SEEDS=100 $(PYTEST) --session-timeout=14400 tests/faults)
 
 .PHONY: test-plan
 test-plan: setup ## certificates against enumeration, the long form: thousands of questions

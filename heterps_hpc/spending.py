@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,14 +44,12 @@ class PoolSpending:
 
 def seconds_since_epoch(time: object) -> float | None:
     """A moment of the history: a number, or an ISO 8601 text."""
-    if isinstance(time, int | float):
-        return float(time)
-    if isinstance(time, str):
-        try:
-            return datetime.fromisoformat(time).timestamp()
-        except ValueError:
-            return None
-    return None
+    try:
+        if isinstance(time, int | float):
+            return float(time) if math.isfinite(time) else None
+        return datetime.fromisoformat(time).timestamp() if isinstance(time, str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def attempts(events: Sequence[Line], running_until: float | None = None) -> list[Attempt]:
@@ -72,7 +71,7 @@ def attempts(events: Sequence[Line], running_until: float | None = None) -> list
                 found.append(_attempt(opened, heard, None, ranks))
             opened = event
         elif event["event"] in (Launched.kind, PlannedAgain.kind):
-            ranks = event.get("ranks") or None
+            ranks = _ranks_by_pool(event.get("ranks"))
         elif event["event"] == Ended.kind and opened is not None:
             code = event.get("code", event.get("exit_code"))
             found.append(_attempt(opened, moment, code, ranks))
@@ -81,6 +80,13 @@ def attempts(events: Sequence[Line], running_until: float | None = None) -> list
     if opened is not None:
         found.append(_attempt(opened, max(heard, running_until or 0.0), None, ranks))
     return found
+
+
+def _ranks_by_pool(ranks: object) -> dict[str, int] | None:
+    """What a line says, if it says so: it may be of another version, or damaged."""
+    if not isinstance(ranks, dict) or not all(isinstance(each, int) for each in ranks.values()):
+        return None
+    return ranks or None
 
 
 def _attempt(start: Line, ended: float, code: object, ranks: dict[str, int] | None) -> Attempt:

@@ -11,6 +11,7 @@ Metrics = dict[str, Any]
 OnProgress = Callable[[Metrics], None]
 
 _TAIL_BYTES = 16384
+_NUMBERS = ("loss", "auc", "log_loss", "samples_per_second")  # left out where they are none
 
 
 class Progress:
@@ -64,4 +65,11 @@ def _parse(line: bytes) -> Metrics | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+        return None
+    kept = {name: value for name, value in record.items() if name in _NUMBERS and _shown(value)}
+    return {name: value for name, value in record.items() if name not in _NUMBERS} | kept
+
+
+def _shown(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < 1e300

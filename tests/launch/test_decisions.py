@@ -258,3 +258,13 @@ def test_progress_passes_whole_new_records_only(tmp_path: Path) -> None:
     assert seen[-1] == {"step": 1}
     assert newest_metrics(metrics) == {"None": {"step": 1}}
     assert newest_metrics(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(
+    "line", ["5", "[1]", '{"step": "x"}', "{}", "[" * 9999, '{"step": 1', '{"step": null}', "\xff"]
+)
+def test_lines_of_others_in_metrics_are_passed_over(tmp_path: Path, line: str) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    odd = f'{{"step": 7, "loss": "low", "auc": {10**400}, "log_loss": NaN, "kind": "train"}}'
+    metrics.write_text(f"{odd}\n{line}\n", encoding="latin-1")
+    assert newest_metrics(metrics) == {"train": {"step": 7, "kind": "train"}}

@@ -130,6 +130,9 @@ def test_ranks_that_someone_else_started_are_seen(run: RunDir) -> None:
     status = read_status(run.path)
     assert status.summary == "running"
     assert len(status.ranks) == 1
+    later = node.model_copy(update={"beats": (beat.model_copy(update={"at": now + 9999.0}),)})
+    later.save(run.heartbeats / "n.json")
+    assert read_status(run.path).summary != "running"  # the clock was set back since
     events.record(run, Started(launcher="srun"))
     events.record(run, Ended(code=3))
     assert read_status(run.path).ranks == ()  # they do not wait any more

@@ -1,7 +1,9 @@
 """The numbers behind the page."""
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +97,19 @@ def test_times_may_be_written_as_text() -> None:
     ]
     (only,) = attempts(events)
     assert (only.seconds, only.code) == (60, 3)
+
+
+@pytest.mark.parametrize("time", [math.inf, math.nan, 10**400, "yesterday", None, [1]])
+def test_a_line_without_a_moment_costs_nothing(time: Any) -> None:
+    events: list[dict[str, Any]] = [
+        {"event": "launch", "time": EPOCH, "ranks": "all"},
+        {"event": "start", "time": EPOCH},
+        {"event": "checkpoint", "time": time},
+        {"event": "start", "time": time},
+        {"event": "end", "time": EPOCH + 60, "code": 0},
+    ]
+    (only,) = attempts(events)
+    assert (only.seconds, only.ranks) == (60, None)
 
 
 def test_time_that_no_phase_claims_is_other(run: RecordedRun) -> None:
