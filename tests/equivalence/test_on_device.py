@@ -64,7 +64,7 @@ def device_worlds(
         out,
         settings,
         num_ranks=min(NUM_DEVICES, MAX_RANKS),
-        twice=lambda case: case.layout if FULL else case.variant in SUMMED,
+        twice=lambda case: case.layout if FULL or case.variant in SUMMED else None,
     )
 
 

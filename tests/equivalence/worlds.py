@@ -49,7 +49,7 @@ class Worlds:
     ) -> None:
         """Of cases for which `twice` is the same the first runs twice: it must give the same bits.
 
-        Cases of more than `num_ranks` are left out.
+        None: once. Cases of more than `num_ranks` are left out.
         """
         self.data, self.out, self.num_ranks = data, out, num_ranks
         self.environment = environment
@@ -76,7 +76,8 @@ class Worlds:
         for case in cases:
             if self.sizes[case.name] <= self.num_ranks:
                 kind = (self.sizes[case.name], twice(case))
-                waiting += [(case, 0)] if kind in seen else [(case, 0), (case, 1)]
+                once = kind[1] is None or kind in seen
+                waiting += [(case, 0)] if once else [(case, 0), (case, 1)]
                 seen.add(kind)
         waiting.sort(key=lambda run: -self.sizes[run[0].name])
         rounds = []
