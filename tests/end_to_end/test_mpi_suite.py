@@ -13,6 +13,7 @@ from tests.mpi_run import ROOT, Outcome, mpirun, mpirun_pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
+FULL = pytest.mark.full
 FAILING = """
 import pytest
 
@@ -24,7 +25,9 @@ def test_one_rank_fails_while_the_others_wait():
 """
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "num_ranks", [pytest.param(1, marks=FULL), 2, pytest.param(3, marks=FULL), 4]
+)
 def test_the_mpi_suite_passes(num_ranks: int) -> None:
     outcome = mpirun_pytest(num_ranks, ["tests/mpi"], timeout=360)
     outcome.check()

@@ -58,8 +58,11 @@ def here(slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` neighbouring free ports, below those that clients are given."""
-    for first in range(20_000 + os.getpid() % 8_000, 32_000, count):
+    """The first of `count` neighbouring free ports, below those that clients are given.
+
+    Processes with neighbouring numbers, such as workers of one pytest, look in different places.
+    """
+    for first in range(20_000 + 97 * os.getpid() % 8_000, 32_000, count):
         if all(_is_free(first + i) for i in range(count)):
             return first
     raise RuntimeError("no free ports between 20000 and 32000")

@@ -121,8 +121,8 @@ def test_limits_in_both_versions_of_cgroups(tmp_path: Path) -> None:
     assert (two / "t/cgroup.subtree_control").read_text() == "+cpu +memory"
 
 
-def test_one_line_without_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spec = ClusterSpec(tmp_path, nodes=load_nodes(find_nodes_file("two-and-two"), 2).nodes)
+def test_one_line_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ClusterSpec(Path("/tmp/x"), nodes=load_nodes(find_nodes_file("two-and-two"), 2).nodes)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("slurm.dev_cluster.cluster.missing_programs", lambda *_: [])
     with pytest.raises(ClusterError) as error:
