@@ -61,15 +61,16 @@ clean: ## remove the environments and everything built (the cache stays)
 # --- checks -----------------------------------------------------------------------------
 
 # Side by side, one file at a time each: most of the time goes into waiting, for a cluster, for
-# imports, for ranks that end. The longest first; what compares times with predictions last, alone.
+# imports, for ranks that end. The longest first. What compares times with predictions, and what
+# waits for ranks that do not answer, is last and alone.
 JOBS ?= $(shell nproc)
-TIMED := tests/slurm/test_unlike_predictions.py
-LONG := $(patsubst %,tests/%/,slurm end_to_end faults equivalence)
-TESTS = $(LONG) $(filter-out $(LONG) %__pycache__/,$(wildcard tests/*/))
+ALONE := tests/faults/ tests/slurm/test_unlike_predictions.py
+LONG := $(patsubst %,tests/%/,slurm end_to_end equivalence)
+TESTS = $(LONG) $(filter-out $(LONG) $(ALONE) %__pycache__/,$(wildcard tests/*/))
 .PHONY: test
 test: setup slurm-packages lint types ## everything that a change must pass
-	$(call stage,tests side by side,$(PYTEST) -n $(JOBS) --dist loadfile $(TESTS) --ignore=$(TIMED) -m 'not full')
-	$(call stage,tests of times,$(PYTEST) $(TIMED) -m 'not full')
+	$(call stage,tests side by side,$(PYTEST) -n $(JOBS) --dist loadfile $(TESTS) $(ALONE:%=--ignore=%) -m 'not full')
+	$(call stage,tests one at a time,$(PYTEST) $(ALONE) -m 'not full')
 
 .PHONY: lint
 lint: setup ## formatting and common mistakes, Python and C++
