@@ -140,6 +140,9 @@ def _pools(family: Family, rng: np.random.Generator, num: int) -> tuple[PoolArra
     limit = -(-limit // node) * node
     link = np.exp(rng.uniform(*np.log(family.link), num))
     inner = link * rng.uniform(1, 10, num)
+    talks = rng.random() < 0.5  # whether messages cost processor time
+    factors = [np.array([1.0, *rng.uniform(0.8, 1.3, 2)]) for _ in range(num)]
+    measured = np.array([1, 2, 8])
     return (
         PoolArrays(
             names=tuple(f"{'cpu' if cpu else 'gpu'}{i}" for i, cpu in enumerate(is_cpu)),
@@ -158,10 +161,11 @@ def _pools(family: Family, rng: np.random.Generator, num: int) -> tuple[PoolArra
             inner_seconds_per_byte=1 / inner,
             reduce_latency=rng.uniform(1e-6, 1e-4, num),
             reduce_seconds_per_byte=1 / inner,
-            message_seconds_per_byte=np.zeros(num),
-            message_seconds=np.zeros(num),
-            peer_wait_seconds=np.zeros(num),
+            message_seconds_per_byte=talks / link * rng.uniform(0.05, 0.5, num),
+            message_seconds=talks * rng.uniform(1e-6, 1e-4, num),
+            peer_wait_seconds=talks * rng.uniform(0, 1e-2, num),
             estimated=np.zeros(num, dtype=np.bool_),
+            factors=tuple((measured, factor) for factor in factors) if rng.random() < 0.3 else (),
         ),
         arithmetic,
         bandwidth,

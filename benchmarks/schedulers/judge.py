@@ -109,7 +109,7 @@ def _budget(seconds: float) -> Budget:
 
 def _score_ratios(table: StageTable) -> list[float]:
     """Score over exact money of the best draws, those that the score calls invalid as infinite."""
-    features = features_of(table.problem)
+    features = features_of(table)
     policy, _ = make_policy("lstm", 0)
     drawn = policy.draw(features, NUM_FIRST, torch.Generator().manual_seed(0))
     scores = Scorer(table).score(drawn)

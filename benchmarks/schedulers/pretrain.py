@@ -33,13 +33,13 @@ from heterps_hpc.plan.features import Features, features_of
 from heterps_hpc.plan.policy import WEIGHTS, Elite, Policy, make_policy
 from heterps_hpc.plan.search import Budget, Search, mutations
 
-STEPS = 24_000
-LEARNING_RATE = 1e-3  # falls to a twentieth of it
-VISITS = 5  # of one question
+STEPS = 16_000
+LEARNING_RATE = 2e-3  # falls to a twentieth of it
+VISITS = 8  # of one question
 LIVE = 24  # questions in turn
-BATCH = 8  # visits per step of Adam
+BATCH = 4  # visits per step of Adam
 NUM_DRAWS = 48
-NUM_MUTATIONS = 96
+NUM_MUTATIONS = 192
 IMITATION = 1.0
 ENTROPY = 0.01
 SAVE_EVERY = 500  # steps
@@ -67,7 +67,7 @@ def new_question(number: int, seed: int) -> Live:
     if rng.random() < 0.1:
         problem = problem.with_floor(0.0)
     search = Search(StageTable(problem), Budget(seconds=float("inf")))
-    return Live(family.name, search, features_of(problem))
+    return Live(family.name, search, features_of(search.table))
 
 
 def varied(family: Family, rng: np.random.Generator) -> Family:

@@ -1,7 +1,9 @@
 """What the learned scheduler reads of a question: one row of figures per (layer, pool).
 
 Every figure is relative, to the seconds that a batch may take or to the best pool of the layer, so
-that questions of any size look alike; none depends on the order of the pools.
+that questions of any size look alike; none depends on the order of the pools. Some are what the
+cost model itself says of the layer, and of the few after it, as a stage of its own, so that
+whatever the model counts is among them.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heterps_hpc.plan.problem import OPTIMIZER_COPIES, Floats, Problem
+from heterps_hpc.plan.cost_model import StageTable
+from heterps_hpc.plan.problem import OPTIMIZER_COPIES, Floats, Ints, Problem
 
 WINDOWS = (2, 4, 8)  # layers to look ahead, as if they stayed together
-NUM_FEATURES = 37
+STAGES = (1, 3, 6)  # layers of the stages that the cost model is asked about,
+NUM_COUNTS = 8  # with so many numbers of ranks, from one to the pool's limit
+NUM_FEATURES = 55
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +29,9 @@ class Features:
     load: Floats
 
 
-def features_of(problem: Problem) -> Features:
+def features_of(table: StageTable) -> Features:
     """Time, money, limits, memory and links of every (layer, pool)."""
+    problem = table.problem
     layers, pools, m = problem.layers, problem.pools, problem.micro_batches
     seconds = layers.OCT + layers.ODT
     serial = layers.OCT * (1 - layers.alpha) + layers.ODT * (1 - layers.beta)
@@ -59,6 +65,8 @@ def features_of(problem: Problem) -> Features:
     for values in (seconds, money):
         total = np.cumsum(values[::-1], axis=0)[::-1]
         columns += [_above_least(total), _above_least(np.cumsum(values, axis=0))]
+    for length in STAGES:
+        columns += _stage_columns(table, length, tau)
     by_pool = [
         _log1p(fixed / tau),
         np.log(rate) - np.log(rate).mean(),
@@ -82,6 +90,36 @@ def features_of(problem: Problem) -> Features:
     columns += [np.broadcast_to(values, shape) for values in by_pool]
     columns += [np.broadcast_to(values[:, None], shape) for values in by_layer]
     return Features(np.stack(columns, axis=2), load)
+
+
+def _stage_columns(table: StageTable, length: int, tau: float) -> list[Floats]:
+    """What the cost model says of stages that start at each layer, by pool."""
+    problem = table.problem
+    first = np.arange(problem.num_layers)
+    last = np.minimum(first + length, problem.num_layers) - 1
+    pair = table.pair_index[first, last][:, None, None]
+    pool = np.arange(problem.num_pools)[:, None]
+    counts = _counts(problem.pools.limit)
+    fits = table.fits(pair, pool, counts)
+    seconds = table.stage_seconds(pair, pool, counts)
+    money = seconds * table.rate(pool, counts)
+    one_way = table.rows_seconds(pair, pool, counts)[:, :, -1]
+    fast = fits & (seconds <= tau)
+    fewest = np.where(fast, counts, 2 * counts[:, -1:]).min(axis=2)  # ranks that are fast enough
+    return [
+        _log(seconds[:, :, 0] / tau),
+        _log(seconds.min(axis=2) / tau),
+        _above_least(money.min(axis=2)),
+        _log(fewest / problem.pools.limit),
+        _above_least(np.where(fast, money, 10 * money.max(axis=2, keepdims=True)).min(axis=2)),
+        _log1p(one_way / tau) + (~fits.any(axis=2)).astype(np.float64),
+    ]
+
+
+def _counts(limit: Ints) -> Ints:
+    """Numbers of ranks of each pool from 1 to its limit, [P, NUM_COUNTS], evenly by ratio."""
+    steps = np.linspace(0, 1, NUM_COUNTS)
+    return np.asarray(np.rint(limit[:, None] ** steps), dtype=np.int64)
 
 
 def _cut_bytes(problem: Problem) -> Floats:

@@ -68,20 +68,22 @@ class Policy(nn.Module):
         """Draw placements [num, L] layer by layer; without a generator, the likeliest pools."""
         with torch.no_grad():
             x, load = self._read(question)
-            inputs = _around(x)
+            from_before, from_around = self._inputs(x)
             stay, used, full = (torch.zeros(num, x.shape[1]) for _ in range(3))
-            before, state, drawn = torch.zeros(num, WIDTH), None, []
+            h, c, drawn = torch.zeros(num, HIDDEN), torch.zeros(num, HIDDEN), []
+            before = torch.zeros(num, from_around.shape[1])
             for i, x_i in enumerate(x):
-                row = torch.cat([before, inputs[i].expand(num, -1)], dim=1)
-                h, state = self.cell(row[None], state)
-                logits = self._logits(h, x_i[None], stay[None], used[None], full[None] + load[i])[0]
+                h, c = self._step(before + from_around[i], h, c)
+                now = (h, x_i, stay, used, full + load[i])
+                logits = self._logits(*(values[None] for values in now))[0]
                 if generator is None:
                     a = logits.argmax(dim=1)
                 else:
                     a = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
                 drawn.append(a)
                 stay = nn.functional.one_hot(a, x.shape[1]).float()
-                used, full, before = torch.maximum(used, stay), full + stay * load[i], x_i[a]
+                used, full = torch.maximum(used, stay), full + stay * load[i]
+                before = from_before[i, a]
         return np.asarray(torch.stack(drawn, dim=1).numpy(), dtype=np.int64)
 
     def forward(self, question: Features, placements: Ints) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,6 +106,24 @@ class Policy(nn.Module):
         """x [L, P, W], and the part of each pool that a layer would fill [L, P]."""
         pairs = torch.as_tensor(question.pairs, dtype=torch.float32)
         return self.x(pairs).tanh(), torch.as_tensor(question.load, dtype=torch.float32)
+
+    def _inputs(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What enters the cell after each (layer, pool), and at each layer whatever was drawn: for
+        all draws at once, as a draw calls the cell on little else."""
+        weight = self.cell.weight_ih_l0
+        from_around = _around(x) @ weight[:, WIDTH:].T + self.cell.bias_ih_l0
+        return x @ weight[:, :WIDTH].T, from_around + self.cell.bias_hh_l0
+
+    def _step(
+        self, entering: torch.Tensor, h: torch.Tensor, c: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The cell's next state, [N, H] each; an Elman cell has no c."""
+        gates = torch.addmm(entering, h, self.cell.weight_hh_l0.T)
+        if isinstance(self.cell, nn.RNN):
+            return gates.tanh(), c
+        i, f, g, o = gates.chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
 
     def _logits(
         self,
@@ -181,7 +201,7 @@ def learn(search: Search, policy: Policy, pretrained: bool, seed: int) -> None:
     problem = search.table.problem
     generator = torch.Generator().manual_seed(seed)
     rng = np.random.default_rng(seed)
-    features = features_of(problem)
+    features = features_of(search.table)
     elite = Elite()
     elite.score(search, policy.draw(features, 1, None))
     elite.score(search, policy.draw(features, NUM_FIRST, generator))

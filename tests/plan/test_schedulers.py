@@ -105,7 +105,8 @@ def test_the_policy_reads_pools_in_any_order(cell: str) -> None:
     problem = _table(4, num_layers=9, num_pools=5).problem
     order = [3, 0, 4, 1, 2]
     policy, _ = make_policy(cell, 3)
-    first, second = features_of(problem), features_of(_permuted(problem, order))
+    tables = StageTable(problem), StageTable(_permuted(problem, order))
+    first, second = (features_of(table) for table in tables)
     greedy, permuted = policy.draw(first, 1, None), policy.draw(second, 1, None)
     assert len(set(greedy[0])) > 1 or greedy[0][0] != order.index(greedy[0][0])
     assert np.array(order)[permuted].tolist() == greedy.tolist()
@@ -122,7 +123,7 @@ def test_draws_follow_the_probabilities() -> None:
     from heterps_hpc.plan.features import features_of
     from heterps_hpc.plan.policy import make_policy
 
-    features = features_of(_table(5, num_layers=3, num_pools=2).problem)
+    features = features_of(_table(5, num_layers=3, num_pools=2))
     policy, _ = make_policy("lstm", 1, pretrained=False)
     torch.nn.init.normal_(policy.q.weight, generator=torch.Generator().manual_seed(0))
     drawn = policy.draw(features, 4000, torch.Generator().manual_seed(0))
