@@ -1,19 +1,23 @@
 """Schedulers on families of questions, on the paper's models, and the certificates.
 
     python -m benchmarks.schedulers [--quick] [--json FILE] [--questions N] [--jobs N]
-                                    [--exact-seconds S] [--certificates N]
+                                    [--exact-seconds S] [--certificates N] [--answers FILE]
 
 Each family (families.py) asks questions that the policy was not trained on. Every search has one
 second of one core (ten on more than 8 pools) and knows neither the rules' plans nor the optimum.
 Gaps are above the certified optimum, or above the cheapest plan that any method found where the
-exact solver ran out of time. `--quick` asks a few questions of three families.
+exact solver ran out of time. `--quick` asks a few questions of three families. All of it takes
+hours; with `--answers` a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -53,13 +57,38 @@ def questions_of(names: tuple[str, ...], num: int, exact: float, quick: bool) ->
     ]
 
 
-def ask_all(questions: list[Asked], jobs: int) -> list[Answer]:
-    """All answers; several jobs use as many cores, each question only one."""
+def ask_all(questions: list[Asked], jobs: int, kept: Path | None) -> list[Answer]:
+    """All answers, those that were kept first; others are kept as they come."""
+    answers = read_answers(kept)
+    for answer in ask_each([asked for asked in questions if asked not in answers], jobs):
+        answers[answer.asked] = answer
+        if kept is not None:
+            with kept.open("a") as file:
+                file.write(json.dumps(asdict(answer)) + "\n")
+    return [answers[asked] for asked in questions]
+
+
+def ask_each(questions: list[Asked], jobs: int) -> Iterator[Answer]:
+    """Several jobs use as many cores, each question only one."""
     if jobs == 1:
-        return [ask(asked) for asked in questions]
+        yield from map(ask, questions)
+        return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
-        return list(pool.map(ask, questions))
+        yield from pool.map(ask, questions)
+
+
+def read_answers(path: Path | None) -> dict[Asked, Answer]:
+    """What an earlier run wrote."""
+    if path is None or not path.exists():
+        return {}
+    answers = {}
+    for line in path.read_text().splitlines():
+        values = json.loads(line)
+        asked = values["asked"]
+        asked = Asked(**asked | {"searches": tuple(asked["searches"])})
+        answers[asked] = Answer(**values | {"asked": asked, "ratios": tuple(values["ratios"])})
+    return answers
 
 
 def show(family: str, answers: list[Answer]) -> None:
@@ -156,12 +185,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="questions at a time, a core each")
     parser.add_argument("--exact-seconds", type=float, default=60.0, help="for the exact solver")
     parser.add_argument("--certificates", type=int, default=1000, help="to check by enumeration")
+    parser.add_argument("--answers", type=Path, help="keep answers here, and ask for no kept one")
     options = parser.parse_args()
     names = QUICK_FAMILIES if options.quick else tuple(FAMILIES)
     num = 3 if options.quick else options.questions
     exact = 2.0 if options.quick else options.exact_seconds
     report = Report("schedulers", "Schedulers: money above the best plan")
-    answers = ask_all(questions_of(names, num, exact, options.quick), options.jobs)
+    questions = questions_of(names, num, exact, options.quick)
+    answers = ask_all(questions, options.jobs, options.answers)
     goals(report, answers)
     checked, proven, wrong = wrong_certificates(100 if options.quick else options.certificates)
     report.add(f"wrong certificates of {checked} enumerated questions", wrong, "", "<= 0")

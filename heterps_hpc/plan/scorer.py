@@ -3,9 +3,9 @@
 Provisioning one placement exactly takes milliseconds; a search wants to look at tens of thousands
 of placements a second. So all placements of a block get their ranks together, in three steps:
 
-1. Every stage has a row of seconds by number of ranks, which is made when the stage is first met.
-   For a grid of (cap, price) a row gives the k of least e/m + price·$/hour with ET ≤ cap, which
-   for the right cap and price is the best plan or close to it.
+1. Every stage has a row of seconds by number of ranks (stage_rows.py). For a grid of (cap, price) a
+   row gives the k of least e/m + price·$/hour with ET ≤ cap, which for the right cap and price is
+   the best plan or close to it.
 2. Every placement takes the column of the grid whose plan is cheapest, shared limits and whole
    nodes counted.
 3. From there, ranks of one stage are added or taken away while that helps, for placements that
@@ -26,8 +26,8 @@ import numpy as np
 from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, stages_of
 from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Bools, Floats, Ints
+from heterps_hpc.plan.stage_rows import StageBlock, StageRows
 
-EVERY_COUNT_UP_TO = 64  # larger numbers of ranks go in steps of about 3 %
 PENALTY = 10.0  # a placement that misses the floor or a limit costs this many times its money
 MAX_MOVES = 12  # changes of a placement's ranks after the grid
 MAX_MOVES_THOROUGH = 60
@@ -46,24 +46,6 @@ class Scores:
     ranks: Ints  # [N, L]: ranks of the stage that starts at a layer, else 0
 
 
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """The stages of N placements, S at most in each; `row` 0 is no stage."""
-
-    row: Ints  # [N, S]
-    first: Ints  # [N, S]: the layer that a stage starts with
-    pool: Ints  # [N, S]
-    chain: Floats  # [N, S]: 1 if the pipeline drains through the stage (equation 4)
-    tables: Floats  # [N, S]: 1 if it holds tables alone
-    same: Floats  # [N, S, S]: 1 where two stages are on one pool
-    share: Floats  # [N, S]: 1 / number of the placement's stages on the pool; 0 for no stage
-    broken: Floats  # [N]: stages that fit on their pool with no number of ranks
-
-    def take(self, which: Ints) -> _Block:
-        """Some of the placements."""
-        return _Block(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
-
-
 class Scorer:
     """Scores placements of one question, by money or (with `seconds_only`) by seconds per batch.
 
@@ -78,22 +60,8 @@ class Scorer:
         self.table = table
         self.thorough = thorough
         self.seconds_only = seconds_only
-        problem = table.problem
-        self._counts = _rank_counts(problem.pools.limit)
-        self._place = np.searchsorted(self._counts, np.arange(self._counts[-1] + 2), side="right")
-        self._place = np.maximum(self._place - 1, 0)  # k → place of the largest count ≤ k
-        self._rate = problem.pools.price / problem.pools.ranks_per_unit
-        self._caps, self._prices = self._grid()
-        width = len(self._caps) * len(self._prices)
-        self._row_of = np.zeros(len(table.pairs) * problem.num_pools, dtype=np.int64)
-        self._num_rows = 1
+        self.rows = StageRows(table, fine=thorough)
         self._least = np.inf  # value of the best placement so far
-        self._seconds = np.zeros((1, len(self._counts)))
-        self._rows_seconds = np.zeros((1, len(self._counts)))
-        self._start = np.zeros((1, width), dtype=np.int64)
-        self._lowest = np.zeros(1, dtype=np.int64)
-        self._highest = np.zeros(1, dtype=np.int64)
-        self._broken = np.zeros(1)
 
     def score(self, placements: Ints) -> Scores:
         """Score placements given as pool indices, [N, L]."""
@@ -103,7 +71,7 @@ class Scorer:
         return Scores(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def _score(self, placements: Ints) -> tuple[Floats, Bools, Ints]:
-        block = self._stages(placements)
+        block = self.rows.block(placements)
         place, value, valid = self._from_grid(block)
         hoped = np.where(valid, value, value / PENALTY)
         self._least = min(self._least, float(np.where(valid, value, np.inf).min()))
@@ -115,7 +83,7 @@ class Scorer:
         ranks = np.zeros(placements.shape, dtype=np.int64)
         exists = block.row > 0
         at = np.nonzero(exists)
-        ranks[at[0], block.first[at]] = self._counts[place[at]]
+        ranks[at[0], block.first[at]] = self.rows.counts[place[at]]
         scale = 1.0 if self.seconds_only else self.table.problem.num_batches / 3600
         return value * scale, valid, ranks
 
@@ -123,118 +91,27 @@ class Scorer:
         """The plan that a score stands for."""
         return tuple(Choice(*run, int(ranks[run[0]])) for run in stages_of(placement.tolist()))
 
-    # 1: rows
-
-    def _grid(self) -> tuple[Floats, Floats]:
-        """Caps on a stage's seconds, and prices of money in seconds."""
-        table, m = self.table, self.table.problem.micro_batches
-        pools = np.arange(table.problem.num_pools)
-        pairs = np.arange(0, len(table.pairs), max(1, len(table.pairs) // 500))
-        cell = (pairs[:, None, None], pools[:, None], self._counts)
-        fits = table.fits(*cell)
-        et = np.where(fits, table.stage_seconds(*cell), np.inf)
-        if not fits.any():
-            return np.array([np.inf]), np.array([1.0])
-        slowest = min(table.problem.longest_batch, float(et[np.isfinite(et)].max()))
-        fastest = min(float(np.quantile(et.min(axis=2), 0.02)), slowest / 2)
-        num_caps, num_prices = (16, 2) if m >= 16 else (12, 3) if m >= 4 else (4, 9)
-        if self.thorough:
-            num_caps, num_prices = 4 * num_caps, 3 * num_prices
-        caps = np.geomspace(fastest, slowest, num_caps)
-        low = et.min(axis=2)
-        low, cost = low[np.isfinite(low)], self._rate.mean() * self._counts.mean()
-        scale = float(np.median(low)) / cost / m
-        prices = np.geomspace(scale * 1e-3, scale * 1e2, num_prices)
-        return caps, prices
-
-    def _add_rows(self, stages: Ints) -> None:
-        """Seconds and places in the grid of stages (pair · P + pool) not met before."""
-        table, problem = self.table, self.table.problem
-        pair, pool = np.divmod(stages, problem.num_pools)
-        cell = (pair[:, None], pool[:, None], self._counts)
-        et, fits = table.stage_seconds(*cell), table.fits(*cell)
-        broken = ~fits.any(axis=1)
-        fits[broken] = self._counts <= problem.pools.limit[pool[broken], None]
-        seconds = np.where(fits, et, np.inf)
-        et = np.minimum.accumulate(seconds, axis=1)
-        lowest = fits.argmax(axis=1)
-        highest = len(self._counts) - 1 - fits[:, ::-1].argmax(axis=1)
-        first = (et[:, :, None] > self._caps * (1 + 1e-12)).sum(axis=1)
-        first = np.minimum(first, highest[:, None])
-        starts = []
-        for price in self._prices:
-            weight = np.where(table.in_chain[pair], 1 / problem.micro_batches, 1e-12)[:, None] * et
-            weight = weight + price * self._rate[pool][:, None] * self._counts
-            starts.append(np.take_along_axis(_argmin_from(weight), first, axis=1))
-        new = np.arange(self._num_rows, self._num_rows + len(stages))
-        self._row_of[stages] = new
-        self._num_rows += len(stages)
-        start = np.clip(np.concatenate(starts, axis=1), lowest[:, None], highest[:, None])
-        self._seconds = np.concatenate([self._seconds, seconds])
-        self._rows_seconds = np.concatenate([self._rows_seconds, table.rows_seconds(*cell)])
-        self._start = np.concatenate([self._start, start])
-        self._lowest = np.concatenate([self._lowest, lowest])
-        self._highest = np.concatenate([self._highest, highest])
-        self._broken = np.concatenate([self._broken, broken.astype(np.float64)])
-
-    def _stages(self, placements: Ints) -> _Block:
-        """The stages of the placements."""
-        problem = self.table.problem
-        num, length = placements.shape
-        starts = np.ones((num, length), dtype=np.bool_)
-        starts[:, 1:] = placements[:, 1:] != placements[:, :-1]
-        slot = np.cumsum(starts, axis=1) - 1
-        size = int(slot[:, -1].max()) + 1
-        where, layer = np.nonzero(starts)
-        at = (where, slot[where, layer])
-        first = np.full((num, size + 1), length)
-        first[at] = layer
-        last = first[:, 1:] - 1
-        first = first[:, :-1]
-        exists = first < length
-        first = np.where(exists, first, 0)
-        pool = np.where(exists, placements[np.arange(num)[:, None], first], -1)
-        pair = self.table.pair_index[first, np.where(exists, last, 0)]
-        stage = np.where(exists, pair * problem.num_pools + pool, 0)
-        met = np.unique(stage[exists])
-        new = met[self._row_of[met] == 0]
-        if len(new):
-            self._add_rows(new)
-        row = np.where(exists, self._row_of[stage], 0)
-        in_chain = exists & self.table.in_chain[pair]
-        same = (pool[:, :, None] == pool[:, None, :]) & exists[:, :, None]
-        return _Block(
-            row=row,
-            first=first,
-            pool=pool,
-            chain=in_chain.astype(np.float64),
-            tables=(exists & ~in_chain).astype(np.float64),
-            same=same.astype(np.float64),
-            share=exists / np.maximum(same.sum(axis=2), 1),
-            broken=self._broken[row].sum(axis=1),
-        )
-
     # 2: the grid
 
-    def _from_grid(self, block: _Block) -> tuple[Ints, Floats, Bools]:
+    def _from_grid(self, block: StageBlock) -> tuple[Ints, Floats, Bools]:
         """Places [N, S] of the cheapest column, its value [N], and whether it is valid."""
-        places = self._start[block.row]
+        places = self.rows.start[block.row]
         value, valid = self._value(block, places)
         best = value.argmin(axis=1)
         which = np.arange(len(best))
         return places[which, :, best], value[which, best], valid[which, best]
 
-    def _value(self, block: _Block, place: Ints) -> tuple[Floats, Bools]:
+    def _value(self, block: StageBlock, place: Ints) -> tuple[Floats, Bools]:
         """T · C (or T) of ranks [N, S, G] with penalties, and whether they are valid, [N, G]."""
         problem = self.table.problem
         pools = problem.pools
-        e = self._seconds[block.row[:, :, None], place]
-        rows = self._rows_seconds[block.row[:, :, None], place]
+        e = self.rows.seconds[block.row[:, :, None], place]
+        rows = self.rows.rows_seconds[block.row[:, :, None], place]
         chain, tables = e * block.chain[:, :, None], e * block.tables[:, :, None]
         total = problem.pipeline.batch_seconds(
             PlanParts(chain.sum(axis=1), chain.max(axis=1), tables.max(axis=1), rows.max(axis=1))
         )
-        used = block.same @ self._counts[place].astype(np.float64)
+        used = block.same @ self.rows.counts[place].astype(np.float64)
         unit = pools.ranks_per_unit[block.pool][:, :, None]
         limit = pools.limit[block.pool][:, :, None]
         rate = pools.price[block.pool][:, :, None] * block.share[:, :, None]
@@ -255,7 +132,7 @@ class Scorer:
 
     # 3: improvement
 
-    def _improve(self, block: _Block, place: Ints, value: Floats) -> Ints:
+    def _improve(self, block: StageBlock, place: Ints, value: Floats) -> Ints:
         """Add and take ranks while that makes the plan cheaper."""
         place = place.copy()
         active = np.arange(len(place))
@@ -274,17 +151,17 @@ class Scorer:
             now = now.take(better)
         return place
 
-    def _best_move(self, block: _Block, place: Ints) -> tuple[Ints, Floats]:
+    def _best_move(self, block: StageBlock, place: Ints) -> tuple[Ints, Floats]:
         """The best change of one stage's ranks for each placement, and its value."""
         problem = self.table.problem
         pools = problem.pools
-        k = self._counts[place].astype(np.float64) * (block.row > 0)
+        k = self.rows.counts[place].astype(np.float64) * (block.row > 0)
         used = (block.same @ k[:, :, None])[:, :, 0]
         unit, limit = pools.ranks_per_unit[block.pool], pools.limit[block.pool]
         price = pools.price[block.pool]
         tried = self._tries(block, place, k, used, unit)
         total = problem.pipeline.batch_seconds(self._parts_after(block, place, tried))
-        now = used[:, :, None] + self._counts[tried] - k[:, :, None]
+        now = used[:, :, None] + self.rows.counts[tried] - k[:, :, None]
         units = np.ceil(used / unit)
         per_hour = (units * price * block.share).sum(axis=1)[:, None, None]
         per_hour = per_hour + price[:, :, None] * (
@@ -305,10 +182,10 @@ class Scorer:
         changed[which, stage] = tried[which, stage, option]
         return changed, flat[which, best]
 
-    def _parts_after(self, block: _Block, place: Ints, tried: Ints) -> PlanParts:
+    def _parts_after(self, block: StageBlock, place: Ints, tried: Ints) -> PlanParts:
         """The parts of equation 4 [N, S, D] with one stage's ranks changed to those tried."""
         row = block.row[:, :, None]
-        e, new = self._seconds[block.row, place], self._seconds[row, tried]
+        e, new = self.rows.seconds[block.row, place], self.rows.seconds[row, tried]
         chain, new_chain = e * block.chain, new * block.chain[:, :, None]
         others = (chain.sum(axis=1, keepdims=True) - chain)[:, :, None]
 
@@ -319,12 +196,13 @@ class Scorer:
             others + new_chain,
             largest(chain, new_chain),
             largest(e * block.tables, new * block.tables[:, :, None]),
-            largest(self._rows_seconds[block.row, place], self._rows_seconds[row, tried]),
+            largest(self.rows.rows_seconds[block.row, place], self.rows.rows_seconds[row, tried]),
         )
 
-    def _best_two_moves(self, block: _Block, place: Ints) -> tuple[Ints, Floats]:
+    def _best_two_moves(self, block: StageBlock, place: Ints) -> tuple[Ints, Floats]:
         """The best change of the ranks of two stages for each placement, and its value."""
-        low, high = self._lowest[block.row][:, :, None], self._highest[block.row][:, :, None]
+        row = block.row[:, :, None]
+        low, high = self.rows.lowest[row], self.rows.highest[row]
         moves = _two_moves(place.shape[1]).T
         best, value = place, np.full(len(place), np.inf)
         for part in range(0, moves.shape[1], 128):
@@ -337,23 +215,15 @@ class Scorer:
             value = np.where(better, values[which, at], value)
         return best, value
 
-    def _tries(self, block: _Block, place: Ints, k: Floats, used: Floats, unit: Ints) -> Ints:
+    def _tries(self, block: StageBlock, place: Ints, k: Floats, used: Floats, unit: Ints) -> Ints:
         """Places [N, S, D] to try for each stage: steps, and to the ends of the node."""
         spare = np.mod(-used, unit)
         partial = np.where(np.mod(used, unit) == 0, unit, np.mod(used, unit))
         ends = np.stack([k + spare, k - partial, k + spare + unit], axis=2)
-        there = self._place[np.clip(ends, 1, self._counts[-1]).astype(np.int64)]
+        there = self.rows.place[np.clip(ends, 1, self.rows.counts[-1]).astype(np.int64)]
         tried = np.concatenate([place[:, :, None] + STEPS, there], axis=2)
-        low, high = self._lowest[block.row], self._highest[block.row]
+        low, high = self.rows.lowest[block.row], self.rows.highest[block.row]
         return np.asarray(np.clip(tried, low[:, :, None], high[:, :, None]))
-
-
-def _rank_counts(limit: Ints) -> Ints:
-    """Numbers of ranks that are looked at."""
-    most = int(limit.max())
-    small = np.arange(1, min(most, EVERY_COUNT_UP_TO) + 1)
-    steps = np.geomspace(small[-1], most, 128).astype(np.int64)
-    return np.unique(np.concatenate([small, steps, limit]))
 
 
 @cache
@@ -367,13 +237,6 @@ def _two_moves(num_stages: int) -> Ints:
                 move[left], move[right] = steps[0] * factor[0], steps[1] * factor[1]
                 moves.append(move)
     return np.array(moves)
-
-
-def _argmin_from(weight: Floats) -> Ints:
-    """For each place of each row, where the least weight at or after it first occurs."""
-    least = np.minimum.accumulate(weight[:, ::-1], axis=1)[:, ::-1]
-    at = np.where(weight <= least, np.arange(weight.shape[1]), weight.shape[1])
-    return np.asarray(np.minimum.accumulate(at[:, ::-1], axis=1)[:, ::-1])
 
 
 def _max_of_others(values: Floats) -> Floats:
