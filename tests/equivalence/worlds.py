@@ -103,7 +103,7 @@ class Worlds:
         listed = self.out / "rounds.json"
         listed.write_text(json.dumps([[asdict(group) for group in each] for each in now]))
         script = Path(__file__).with_name("ranks.py")
-        limit = 120 + SECONDS_PER_CASE * sum(len(each) for each in now)
+        limit = 300 + SECONDS_PER_CASE * sum(len(each) for each in now)
         current = self.out / "current"
         current.write_text("0")
         arguments = [script, self.data, self.out, listed]
