@@ -74,13 +74,16 @@ class PoolTiming(Value):
     """What a rank of a pool pays whatever the layers: the terms that the paper does not have."""
 
     pool: str
-    batch_seconds: NotNegativeFloat = 0.0  # per batch and rank: loop, reading, bookkeeping
+    batch_seconds: NotNegativeFloat = 0.0  # per batch and rank: loop, bookkeeping
     micro_batch_seconds: NotNegativeFloat = 0.0  # per micro-batch, stage and rank
     reduce_seconds_per_byte: NotNegativeFloat | None = None  # allreduce; else from the inner link
     reduce_latency_seconds: NotNegativeFloat | None = None
     message_seconds_per_byte: NotNegativeFloat = 0.0  # processor time of a byte sent or received
     message_seconds: NotNegativeFloat = 0.0  # and of a message, whatever its bytes
+    cut_seconds_per_byte: NotNegativeFloat | None = None  # the same of a byte between two stages
+    tables_batch_seconds: NotNegativeFloat | None = None  # as batch_seconds, of tables alone
     new_row_seconds: NotNegativeFloat = 0.0  # what a row costs once, besides being found
+    read_key_seconds: NotNegativeFloat = 0.0  # of a key of the data, when its window is loaded
     peer_wait_seconds: NotNegativeFloat = 0.0  # per batch, of ranks that exchange within a stage
     # computing with k ranks, relative to what OCT and α say, at every k that was measured
     compute_factors: dict[Positive, PositiveFloat] = Field(default_factory=dict)
@@ -99,6 +102,7 @@ class Profile(Value):
     model: str
     model_fingerprint: str
     batch_size: Positive  # B_o
+    window_rows: Annotated[int, Field(ge=0)] = 0  # samples that a rank loads at once; 0: unknown
     layers: Annotated[tuple[LayerInfo, ...], Field(min_length=1)]
     tensors: tuple[TensorInfo, ...] = ()
     tables: tuple[TableLoad, ...] = ()

@@ -37,7 +37,8 @@ from slurm.dev_cluster.spec import ClusterSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 24_000 + os.getpid() % 1000
-LINES = 8  # of metrics per run; the first two are start-up
+LINES = 6  # of metrics per run, each of whole epochs; the first two are start-up
+EPOCH = 8  # batches: few, so that reading has its part in every line
 
 
 @contextmanager
@@ -77,7 +78,7 @@ class Bench:
     cluster_name: str
     work: Work
     folder: Path
-    num_rows: int = 120_000
+    num_rows: int = EPOCH * BATCH_SIZE
     measured_batches: int = 16
 
     @property
@@ -139,9 +140,8 @@ class Bench:
         """Train a layout for about so many seconds."""
         profile = Profile.load(self.profile_path)
         predicted = self.predict(cluster, profile, run.text).samples_per_second
-        steps = max(4 * LINES, round(seconds * predicted / BATCH_SIZE))
-        steps -= steps % LINES
-        short = {"steps": steps, "epochs": None, "metrics_every": steps // LINES}
+        every = EPOCH * max(1, round(seconds * predicted / BATCH_SIZE / LINES / EPOCH))
+        short = {"steps": every * LINES, "epochs": None, "metrics_every": every}
         job = self.job.model_copy(update={"train": self.job.train.model_copy(update=short)})
         choices = parse_layout(run.text, cluster, len(profile.layers))
         plan = to_plan(self.table(cluster, profile), choices, "given")

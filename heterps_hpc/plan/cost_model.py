@@ -4,7 +4,7 @@ For stage i on a pool with k ranks (numbers in brackets are the paper's equation
 
     CT_i = (Σ OCT · (1 − α + α/k) · factor(k) + F) · relief(k) + messages(k)   (1) computing
     DT_i = Σ ODT · (1 − β + β/k) + cut/k + exchange·(k−1)/k² + reduce(k)   (2) moving data
-    ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)               (3) overlapped
+    ET_i = once + max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)        (3) overlapped
     T    = of all ET_i together: pipeline.py                               (4) seconds per batch
     money = num_batches · T · Σ price · units                              (5)
 
@@ -25,6 +25,8 @@ carry them:
               way if the rows are prefetched, as then only their gradients are waited for; and
               (k−1)/k of what ranks wait for each other in it beyond the link
     reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
+    once      embeddings' part of CT, and reduce: a batch is pulled, pushed and summed as a whole,
+              not by micro-batches; in (3) they count beside CT and DT, not in them
     memory    tables are sharded, weights and activations are not: a stage needs enough ranks; saves
               alongside training may copy all rows that a rank has in memory (snapshot)
 """
@@ -33,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -42,6 +43,7 @@ from numpy.typing import NDArray
 from heterps_hpc.layout import Estimate, Plan, Stage, StageEstimate
 from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import OPTIMIZER_COPIES, Bools, Floats, Ints, Problem
+from heterps_hpc.plan.stage_terms import StageTerms
 from heterps_hpc.planning_result import MemoryUse
 
 Index = int | Ints
@@ -84,30 +86,16 @@ class PlanCosts:
     used: Ints  # [N, P]: ranks of each pool
 
 
-class _ComputeTerms(NamedTuple):
-    fixed: Floats
-    serial: Floats  # times factor(k)
-    parallel: Floats  # divided by k, times factor(k)
-    messages: Floats
-    message_bytes: Floats  # divided by k
-    exchange_messages: Floats  # times (k−1)
-    exchange_bytes: Floats  # times (k−1)/k²
+class StageSeconds(NamedTuple):
+    """What a stage takes per batch."""
 
+    once: Floats  # for the whole batch at once: tables, and summing dense gradients
+    spread: Floats  # over its micro-batches
 
-class _MoveTerms(NamedTuple):
-    serial: Floats
-    parallel: Floats  # divided by k
-    exchange: Floats  # times (k−1)/k²
-    reduce: Floats  # times (k−1)/k; and waiting for peers
-    reduce_latency: Floats  # times (k−1)
-
-
-class _Traffic(NamedTuple):
-    """Bytes per batch, one way, of every pair."""
-
-    cut: Floats  # activations
-    rows: Floats  # pooled rows that cross the stage's ends
-    exchanged: Floats  # pooled rows within the stage
+    @property
+    def whole(self) -> Floats:
+        """ET."""
+        return np.asarray(self.once + self.spread)
 
 
 class StageMemory(NamedTuple):
@@ -128,104 +116,11 @@ def _exchanged(ranks: Index, max_ranks: Index) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class StageTable:
+class StageTable(StageTerms):
     """CT, DT, ET and memory of every stage: a pair of layers (`pairs`), a pool, ranks.
 
-    The terms of equations 1 and 2 are summed once per (pair, pool); methods take arrays of pairs,
-    pools and rank counts that broadcast against each other.
+    Methods take arrays of pairs, pools and rank counts that broadcast against each other.
     """
-
-    problem: Problem
-
-    @cached_property
-    def pairs(self) -> Ints:
-        """All (first, last) with first ≤ last."""
-        first, last = np.triu_indices(self.problem.num_layers)
-        return np.stack([first, last], axis=1)
-
-    @cached_property
-    def pair_index(self) -> Ints:
-        """(first, last) → row of `pairs`."""
-        index = np.full((self.problem.num_layers, self.problem.num_layers), -1)
-        index[self.pairs[:, 0], self.pairs[:, 1]] = np.arange(len(self.pairs))
-        return index
-
-    def _sums(self, per_layer: Floats) -> Floats:
-        """Sums over layers first..last of [L, ...] values, by prefix sums."""
-        prefix = np.concatenate([np.zeros((1, *per_layer.shape[1:])), np.cumsum(per_layer, axis=0)])
-        out: Floats = prefix[self.pairs[:, 1] + 1] - prefix[self.pairs[:, 0]]
-        return np.maximum(out, 0.0)
-
-    @cached_property
-    def tables_only(self) -> Bools:
-        """Stages without dense layers, per pair."""
-        dense = self._sums((~self.problem.layers.is_embedding).astype(np.float64))
-        return np.asarray(dense < 0.5)
-
-    @cached_property
-    def in_chain(self) -> Bools:
-        """Stages that the pipeline drains through, per pair: all but those of tables alone."""
-        return ~self.tables_only
-
-    @cached_property
-    def traffic(self) -> _Traffic:
-        """Bytes per batch, one way, per pair."""
-        first, last = self.pairs[:, 0], self.pairs[:, 1]
-        cut = np.zeros(len(self.pairs))
-        rows = np.zeros(len(self.pairs))
-        exchanged = np.zeros(len(self.pairs))
-        for writer, readers, size in self.problem.layers.tensors:
-            inside = (first <= writer) & (writer <= last)
-            reads = np.zeros(len(self.pairs), dtype=np.bool_)
-            leaves = np.zeros(len(self.pairs), dtype=np.bool_)
-            for reader in readers:
-                reads |= (first <= reader) & (reader <= last)
-                leaves |= reader > last
-            crosses = size * ((inside & leaves) | (reads & (writer < first)))
-            if self.problem.layers.is_embedding[writer]:
-                rows += crosses
-                exchanged += size * (inside & reads)
-            else:
-                cut += crosses
-        return _Traffic(cut, rows, exchanged)
-
-    @cached_property
-    def _compute_terms(self) -> _ComputeTerms:
-        """Sums of equation 1, [pairs, P]."""
-        layers, pools, traffic = self.problem.layers, self.problem.pools, self.traffic
-        byte, message = 2 * pools.message_seconds_per_byte, 2 * pools.message_seconds
-        crosses = (traffic.cut + traffic.rows > 0)[:, None] * self.problem.micro_batches
-        exchanges = (traffic.exchanged > 0)[:, None] * self.problem.micro_batches
-        return _ComputeTerms(  # a tensor and its gradient: twice of everything
-            fixed=np.broadcast_to(pools.fixed_seconds, (len(self.pairs), self.problem.num_pools)),
-            serial=self._sums(layers.OCT * (1 - layers.alpha)),
-            parallel=self._sums(layers.OCT * layers.alpha),
-            messages=crosses * message,
-            message_bytes=(traffic.cut + traffic.rows)[:, None] * byte,
-            # within a stage every rank is at both ends of it
-            exchange_messages=2 * exchanges * message,
-            exchange_bytes=2 * traffic.exchanged[:, None] * byte,
-        )
-
-    @cached_property
-    def _move_terms(self) -> _MoveTerms:
-        """Sums of equation 2, [pairs, P]."""
-        layers, pools = self.problem.layers, self.problem.pools
-        traffic = self.traffic
-        exchange_ways = 2 if self.problem.staleness == 0 else 1
-        whole = np.array(self.pairs[:, 1] - self.pairs[:, 0] == self.problem.num_layers - 1)
-        messages = 2.0 * self.problem.micro_batches * ~whole
-        weights = self._sums(layers.weight_bytes)[:, None]
-        return _MoveTerms(
-            serial=self._sums(layers.ODT * (1 - layers.beta))
-            + messages[:, None] * pools.uplink_latency,
-            parallel=self._sums(layers.ODT * layers.beta)
-            + traffic.cut[:, None] * pools.uplink_seconds_per_byte,
-            exchange=exchange_ways * traffic.exchanged[:, None] * pools.inner_seconds_per_byte,
-            reduce=2 * weights * pools.reduce_seconds_per_byte
-            + (traffic.exchanged > 0)[:, None] * pools.peer_wait_seconds,
-            reduce_latency=2 * (weights > 0) * pools.reduce_latency,
-        )
 
     def relief(self, pool: Index, ranks: Index) -> Floats:
         """Seconds of k ranks on a node relative to those of a full one; linear in k."""
@@ -235,16 +130,26 @@ class StageTable:
         empty = np.clip(full - ranks, 0, others) / others
         return np.asarray(1 - (1 - pools.alone[pool]) * empty)
 
-    def compute_seconds(
-        self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
-    ) -> Floats:
-        """CT, computing (equation 1); with `max_ranks`, see `stage_seconds`."""
-        terms, most = self._compute_terms, ranks if max_ranks is None else max_ranks
-        layers = terms.serial[pair, pool] + terms.parallel[pair, pool] / most
-        layers = layers * self._least_factor(pool, ranks, most) + terms.fixed[pair, pool]
-        messages = terms.messages[pair, pool] + terms.message_bytes[pair, pool] / most
+    def compute_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """CT, computing (equation 1), tables included."""
+        tables = self._tables_seconds(pair, pool, ranks, ranks)
+        return np.asarray(tables + self._spread_compute(pair, pool, ranks, ranks))
+
+    def _tables_seconds(self, pair: Index, pool: Index, ranks: Index, max_ranks: Index) -> Floats:
+        """Pulls and pushes of a batch: whole ones, whatever its micro-batches."""
+        terms = self.compute_terms
+        tables = terms.tables_serial[pair, pool] + terms.tables_parallel[pair, pool] / max_ranks
+        factor = self._least_factor(pool, ranks, max_ranks)
+        return np.asarray(tables * factor * self.relief(pool, ranks))
+
+    def _spread_compute(self, pair: Index, pool: Index, ranks: Index, max_ranks: Index) -> Floats:
+        """Computing that every micro-batch has its part of."""
+        terms = self.compute_terms
+        layers = terms.serial[pair, pool] + terms.parallel[pair, pool] / max_ranks
+        layers = layers * self._least_factor(pool, ranks, max_ranks) + terms.fixed[pair, pool]
+        messages = terms.messages[pair, pool] + terms.message_bytes[pair, pool] / max_ranks
         exchanged = terms.exchange_messages[pair, pool] * (np.asarray(ranks) - 1)
-        exchanged = exchanged + terms.exchange_bytes[pair, pool] * _exchanged(ranks, most)
+        exchanged = exchanged + terms.exchange_bytes[pair, pool] * _exchanged(ranks, max_ranks)
         return np.asarray(layers * self.relief(pool, ranks) + messages + exchanged)
 
     def _least_factor(self, pool: Index, ranks: Index, max_ranks: Index) -> Floats:
@@ -259,50 +164,70 @@ class StageTable:
             least = np.where(np.asarray(pool) == index, own, least)
         return least
 
-    def move_seconds(
-        self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
-    ) -> Floats:
-        """DT, moving data (equation 2); with `max_ranks`, see `stage_seconds`."""
-        terms, k = self._move_terms, np.asarray(ranks, dtype=np.float64)
-        most = k if max_ranks is None else np.asarray(max_ranks, dtype=np.float64)
+    def move_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """DT, moving data (equation 2), the reduction included."""
+        reduce = self._reduce_seconds(pair, pool, ranks)
+        return np.asarray(reduce + self._spread_move(pair, pool, ranks, ranks))
+
+    def _reduce_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """Of dense gradients, once per batch, and waiting for peers; it grows with ranks."""
+        terms, k = self.move_terms, np.asarray(ranks, dtype=np.float64)
+        by_bytes = terms.reduce[pair, pool] * ((k - 1) / k)
+        return np.asarray(by_bytes + terms.reduce_latency[pair, pool] * (k - 1))
+
+    def _spread_move(self, pair: Index, pool: Index, ranks: Index, max_ranks: Index) -> Floats:
+        """Moving that every micro-batch has its part of."""
+        terms = self.move_terms
         return np.asarray(
             terms.serial[pair, pool]
-            + terms.parallel[pair, pool] / most
-            + terms.exchange[pair, pool]
-            * _exchanged(ranks, ranks if max_ranks is None else max_ranks)
-            + terms.reduce[pair, pool] * ((k - 1) / k)
-            + terms.reduce_latency[pair, pool] * (k - 1)
+            + terms.parallel[pair, pool] / np.asarray(max_ranks, dtype=np.float64)
+            + terms.exchange[pair, pool] * _exchanged(ranks, max_ranks)
         )
 
-    def stage_seconds(
+    def parts(
         self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
-    ) -> Floats:
-        """ET, a stage's seconds per batch (equation 3).
+    ) -> StageSeconds:
+        """What a stage takes per batch (equation 3).
 
         With `max_ranks`, what no count from `ranks` to `max_ranks` goes below: each term at the end
         of the range where it is least.
         """
-        ct = self.compute_seconds(pair, pool, ranks, max_ranks)
-        dt = self.move_seconds(pair, pool, ranks, max_ranks)
+        most = ranks if max_ranks is None else max_ranks
+        ct = self._spread_compute(pair, pool, ranks, most)
+        dt = self._spread_move(pair, pool, ranks, most)
         overlap = self.problem.pools.overlap[pool]
-        return np.asarray(np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt))
+        once = self._tables_seconds(pair, pool, ranks, most)
+        once = once + self._reduce_seconds(pair, pool, ranks)
+        return StageSeconds(once, np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt))
+
+    def stage_seconds(
+        self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
+    ) -> Floats:
+        """ET, a stage's seconds per batch (equation 3); with `max_ranks`, see `parts`."""
+        return self.parts(pair, pool, ranks, max_ranks).whole
+
+    def plan_parts(
+        self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
+    ) -> PlanParts:
+        """What a stage by itself adds to equation 4; with `max_ranks`, see `parts`."""
+        most = ranks if max_ranks is None else max_ranks
+        parts, in_chain = self.parts(pair, pool, ranks, max_ranks), self.in_chain[pair]
+        summed = self.problem.pipeline.summed(parts.once, parts.spread)
+        return PlanParts(
+            np.where(in_chain, summed, 0.0),
+            np.where(in_chain, parts.spread, 0.0),
+            np.where(in_chain, 0.0, parts.whole),
+            self.rows_seconds(pair, pool, most),
+        )
 
     def rows_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
         """Seconds that pooled rows, or their gradients, need of the uplink (in equation 4)."""
         uplink = self.problem.pools.uplink_seconds_per_byte[pool]
         return np.asarray(self.traffic.rows[pair] * uplink / ranks)
 
-    @cached_property
-    def _stage_bytes(self) -> tuple[Floats, Floats, Floats]:
-        """Bytes of tables, weights and activations of a whole stage, per pair."""
-        layers = self.problem.layers
-        sizes = (layers.table_bytes, layers.weight_bytes, layers.activation_bytes)
-        tables, weights, activations = (self._sums(size) for size in sizes)
-        return tables, weights, activations
-
     def memory(self, pair: Index, ranks: Index) -> StageMemory:
         """Bytes that one rank needs."""
-        tables, weights, activations = (size[pair] for size in self._stage_bytes)
+        tables, weights, activations = (size[pair] for size in self.stage_bytes)
         held = np.minimum(tables / ranks, self.problem.hot_bytes)
         # one-forward-one-backward keeps a few micro-batches in flight; two are the common case
         kept = 2 * activations / ranks / self.problem.micro_batches
@@ -329,19 +254,16 @@ class StageTable:
         problem, exists = self.problem, ranks > 0
         row = np.nonzero(exists)[0]
         pair, pool, count = pair[exists], pool[exists], ranks[exists].astype(np.int64)
-        seconds = self.stage_seconds(pair, pool, count)
-        chain, tables, rows = (np.zeros(ranks.shape) for _ in range(3))
-        chain[exists] = np.where(self.in_chain[pair], seconds, 0.0)
-        tables[exists] = np.where(self.in_chain[pair], 0.0, seconds)
-        rows[exists] = self.rows_seconds(pair, pool, count)
+        parts = [np.zeros(ranks.shape) for _ in PlanParts._fields]
+        for part, own in zip(parts, self.plan_parts(pair, pool, count), strict=True):
+            part[exists] = own
+        chain, *maxima = parts
         cell = row * problem.num_pools + pool
         used = np.bincount(cell, count, len(ranks) * problem.num_pools).astype(np.int64)
         used = used.reshape(len(ranks), problem.num_pools)
         return PlanCosts(
             seconds=problem.pipeline.batch_seconds(
-                PlanParts(
-                    chain.sum(axis=1), chain.max(axis=1), tables.max(axis=1), rows.max(axis=1)
-                )
+                PlanParts(chain.sum(axis=1), *(part.max(axis=1) for part in maxima))
             ),
             per_hour=(-(-used // problem.pools.ranks_per_unit) * problem.pools.price).sum(axis=1),
             used=used,

@@ -2,8 +2,10 @@
 
 Stages of one batch wait for each other in three ways, and the slowest way counts:
 
-    chain   Σ ET/m + (1 − 1/m) · max ET over stages with dense layers: dense parameters are
-            synchronous, so their pipeline of m micro-batches drains once per batch
+    chain   Σ (once + spread/m) + (1 − 1/m) · max spread over stages with dense layers: dense
+            parameters are synchronous, so their pipeline of m micro-batches drains once per batch.
+            While a stage does what it does once per batch (its tables, summing gradients) the
+            others have drained and wait
     tables  a stage of tables alone pulls and pushes every batch; so does a link carry its rows
     loop    rows of batch t + 1 + s wait for the push of batch t. Between the two lie the way of
             the last gradients, the push, the pull, the way of the first rows and the chain, so
@@ -26,8 +28,8 @@ Floats = NDArray[np.float64]
 class PlanParts(NamedTuple):
     """What a batch takes of stages together: of plans, or of any bounds on them."""
 
-    chain_sum: Floats  # of stages with dense layers
-    chain_max: Floats
+    chain_sum: Floats  # m · once + spread, of stages with dense layers
+    chain_max: Floats  # spread
     tables_max: Floats  # of stages of tables alone
     rows_max: Floats  # one way of pooled rows over a stage's link, of all stages
 
@@ -45,6 +47,10 @@ class Pipeline:
 
     micro_batches: int
     staleness: int
+
+    def summed(self, once: Floats, spread: Floats) -> Floats:
+        """What a stage adds to `chain_sum`."""
+        return np.asarray(self.micro_batches * once + spread)
 
     def batch_seconds(self, parts: PlanParts) -> Floats:
         """T, seconds per batch."""

@@ -49,6 +49,9 @@ class PoolArrays:
     message_seconds_per_byte: Floats  # of processor time, sent or received
     message_seconds: Floats  # of processor time, of a message whatever its bytes
     peer_wait_seconds: Floats  # of ranks that exchange within a stage
+    cut_seconds_per_byte: Floats  # as message_seconds_per_byte, between two stages
+    cut_message_seconds: Floats  # as message_seconds, between two stages
+    tables_fixed_seconds: Floats  # as fixed_seconds, of a rank of tables alone
     estimated: Bools
     # computing at k ranks relative to OCT and α: some k, and the factors there; none: 1
     factors: tuple[tuple[Ints, Floats], ...] = ()
@@ -209,8 +212,12 @@ def _layer_arrays(
             for layer in profile.layers
         ]
     )
-    new_row_seconds = np.array([profile.pool(p.name).new_row_seconds for p in cluster.pools])
-    oct_ = oct_ + new_rows[:, None] * new_row_seconds
+    # the first window of keys is loaded before the first batch
+    loaded = max(0.0, 1 - profile.window_rows / (num_batches * batch_size)) * batch_size
+    read_keys = np.array([layer.keys_per_sample * loaded for layer in profile.layers])
+    fixed = [profile.pool(pool.name) for pool in cluster.pools]
+    oct_ = oct_ + new_rows[:, None] * np.array([pool.new_row_seconds for pool in fixed])
+    oct_ = oct_ + read_keys[:, None] * np.array([pool.read_key_seconds for pool in fixed])
     for index, name in enumerate(names):
         if not (oct_[index] > 0).all() and profile.layers[index].kind != "loss":
             pool = cluster.pools[int(np.argmin(oct_[index]))].name
@@ -246,6 +253,9 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
     estimated = set(profile.estimated_pools)
     uplinks = [_uplink(pool.name, profile, cluster) for pool in pools]
     inner = [_link(pool.name, pool.name, profile, cluster) for pool in pools]
+    fixed_seconds = [f.batch_seconds + micro_batches * f.micro_batch_seconds for f in fixed]
+    cut_bytes = [f.cut_seconds_per_byte for f in fixed]
+    of_tables = [f.tables_batch_seconds for f in fixed]
 
     def floats(values: Sequence[float]) -> Floats:
         return np.array(values, dtype=np.float64)
@@ -260,9 +270,7 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
             [math.inf if p.gpu_memory_gb is None else p.gpu_memory_gb * 1e9 for p in pools]
         ),
         is_cpu=np.array([pool.device == "cpu" for pool in pools]),
-        fixed_seconds=floats(
-            [f.batch_seconds + micro_batches * f.micro_batch_seconds for f in fixed]
-        ),
+        fixed_seconds=floats(fixed_seconds),
         overlap=floats([f.overlap for f in fixed]),
         full_node_ranks=np.array([f.full_node_ranks for f in fixed]),
         alone=floats([f.alone for f in fixed]),
@@ -284,6 +292,24 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
         message_seconds_per_byte=floats([f.message_seconds_per_byte for f in fixed]),
         message_seconds=floats([f.message_seconds for f in fixed]),
         peer_wait_seconds=floats([f.peer_wait_seconds for f in fixed]),
+        cut_seconds_per_byte=floats(
+            [
+                f.message_seconds_per_byte if own is None else own
+                for f, own in zip(fixed, cut_bytes, strict=True)
+            ]
+        ),
+        cut_message_seconds=floats(
+            [
+                f.message_seconds if own is None else 0.0  # then it is in that of a byte
+                for f, own in zip(fixed, cut_bytes, strict=True)
+            ]
+        ),
+        tables_fixed_seconds=floats(
+            [
+                of_all if own is None else own
+                for of_all, own in zip(fixed_seconds, of_tables, strict=True)
+            ]
+        ),
         estimated=np.array([pool.name in estimated for pool in pools]),
         factors=tuple(_factors(f) for f in fixed),
         kinds=tuple("accelerator" if pool.is_accelerator else "cpu" for pool in pools),

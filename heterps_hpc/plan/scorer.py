@@ -105,11 +105,9 @@ class Scorer:
         """T · C (or T) of ranks [N, S, G] with penalties, and whether they are valid, [N, G]."""
         problem = self.table.problem
         pools = problem.pools
-        e = self.rows.seconds[block.row[:, :, None], place]
-        rows = self.rows.rows_seconds[block.row[:, :, None], place]
-        chain, tables = e * block.chain[:, :, None], e * block.tables[:, :, None]
+        chain, *maxima = (part[block.row[:, :, None], place] for part in self.rows.parts)
         total = problem.pipeline.batch_seconds(
-            PlanParts(chain.sum(axis=1), chain.max(axis=1), tables.max(axis=1), rows.max(axis=1))
+            PlanParts(chain.sum(axis=1), *(part.max(axis=1) for part in maxima))
         )
         used = block.same @ self.rows.counts[place].astype(np.float64)
         unit = pools.ranks_per_unit[block.pool][:, :, None]
@@ -185,18 +183,15 @@ class Scorer:
     def _parts_after(self, block: StageBlock, place: Ints, tried: Ints) -> PlanParts:
         """The parts of equation 4 [N, S, D] with one stage's ranks changed to those tried."""
         row = block.row[:, :, None]
-        e, new = self.rows.seconds[block.row, place], self.rows.seconds[row, tried]
-        chain, new_chain = e * block.chain, new * block.chain[:, :, None]
+        chain, *maxima = (part[block.row, place] for part in self.rows.parts)
+        new_chain, *new_maxima = (part[row, tried] for part in self.rows.parts)
         others = (chain.sum(axis=1, keepdims=True) - chain)[:, :, None]
-
-        def largest(now: Floats, changed: Floats) -> Floats:
-            return np.maximum(_max_of_others(now)[:, :, None], changed)
-
         return PlanParts(
             others + new_chain,
-            largest(chain, new_chain),
-            largest(e * block.tables, new * block.tables[:, :, None]),
-            largest(self.rows.rows_seconds[block.row, place], self.rows.rows_seconds[row, tried]),
+            *(
+                np.maximum(_max_of_others(now)[:, :, None], changed)
+                for now, changed in zip(maxima, new_maxima, strict=True)
+            ),
         )
 
     def _best_two_moves(self, block: StageBlock, place: Ints) -> tuple[Ints, Floats]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps_hpc.plan.cost_model import StageTable
+from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Floats, Ints
 
 EVERY_COUNT_UP_TO = 64  # larger numbers of ranks go in steps of about 3 %
@@ -24,8 +25,6 @@ class StageBlock:
     row: Ints  # [N, S]
     first: Ints  # [N, S]: the layer that a stage starts with
     pool: Ints  # [N, S]
-    chain: Floats  # [N, S]: 1 if the pipeline drains through the stage (equation 4)
-    tables: Floats  # [N, S]: 1 if it holds tables alone
     same: Floats  # [N, S, S]: 1 where two stages are on one pool
     share: Floats  # [N, S]: 1 / number of the placement's stages on the pool; 0 for no stage
     broken: Floats  # [N]: stages that fit on their pool with no number of ranks
@@ -50,8 +49,8 @@ class StageRows:
         self._row_of = np.zeros(len(table.pairs) * problem.num_pools, dtype=np.int64)
         self._num_rows = 1
         # of each row, by place in `counts`; row 0 is no stage
-        self.seconds = np.zeros((1, len(self.counts)))
-        self.rows_seconds = np.zeros((1, len(self.counts)))
+        # what a stage adds to equation 4; the chain's sum is infinite where it does not fit
+        self.parts = PlanParts(*(np.zeros((1, len(self.counts))) for _ in PlanParts._fields))
         self.start = np.zeros((1, width), dtype=np.int64)  # places, by column of the grid
         self.lowest = np.zeros(1, dtype=np.int64)
         self.highest = np.zeros(1, dtype=np.int64)
@@ -87,23 +86,25 @@ class StageRows:
         et, fits = table.stage_seconds(*cell), table.fits(*cell)
         broken = ~fits.any(axis=1)
         fits[broken] = self.counts <= problem.pools.limit[pool[broken], None]
-        seconds = np.where(fits, et, np.inf)
-        et = np.minimum.accumulate(seconds, axis=1)
+        et = np.minimum.accumulate(np.where(fits, et, np.inf), axis=1)
+        own = table.plan_parts(*cell)
+        own = own._replace(chain_sum=np.where(fits, own.chain_sum, np.inf))
+        added = np.minimum.accumulate(own.chain_sum, axis=1) / problem.micro_batches
         lowest = fits.argmax(axis=1)
         highest = len(self.counts) - 1 - fits[:, ::-1].argmax(axis=1)
         first = (et[:, :, None] > self._caps * (1 + 1e-12)).sum(axis=1)
         first = np.minimum(first, highest[:, None])
         starts = []
         for price in self._prices:
-            weight = np.where(table.in_chain[pair], 1 / problem.micro_batches, 1e-12)[:, None] * et
+            weight = added + 1e-12 * et  # tables alone add nothing to the chain
             weight = weight + price * self._rate[pool][:, None] * self.counts
             starts.append(np.take_along_axis(_argmin_from(weight), first, axis=1))
         new = np.arange(self._num_rows, self._num_rows + len(stages))
         self._row_of[stages] = new
         self._num_rows += len(stages)
         start = np.clip(np.concatenate(starts, axis=1), lowest[:, None], highest[:, None])
-        self.seconds = np.concatenate([self.seconds, seconds])
-        self.rows_seconds = np.concatenate([self.rows_seconds, table.rows_seconds(*cell)])
+        known = zip(self.parts, own, strict=True)
+        self.parts = PlanParts(*(np.concatenate(part) for part in known))
         self.start = np.concatenate([self.start, start])
         self.lowest = np.concatenate([self.lowest, lowest])
         self.highest = np.concatenate([self.highest, highest])
@@ -133,14 +134,11 @@ class StageRows:
         if len(new):
             self._add_rows(new)
         row = np.where(exists, self._row_of[stage], 0)
-        in_chain = exists & self.table.in_chain[pair]
         same = (pool[:, :, None] == pool[:, None, :]) & exists[:, :, None]
         return StageBlock(
             row=row,
             first=first,
             pool=pool,
-            chain=in_chain.astype(np.float64),
-            tables=(exists & ~in_chain).astype(np.float64),
             same=same.astype(np.float64),
             share=exists / np.maximum(same.sum(axis=2), 1),
             broken=self._broken[row].sum(axis=1),

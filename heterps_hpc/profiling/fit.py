@@ -35,6 +35,7 @@ def fit_profile(
         model=first.model,
         model_fingerprint=first.model_fingerprint,
         batch_size=first.batch_size,
+        window_rows=first.window_rows,
         layers=first.layers,
         tensors=first.tensors,
         tables=first.tables,
@@ -102,12 +103,19 @@ def _fit_pool(
         message_seconds_per_byte=message_byte,
         message_seconds=message,
         new_row_seconds=float(np.median([run.new_row_seconds for run in runs])),
+        read_key_seconds=_read_key_seconds(first),
         peer_wait_seconds=_peer_wait(several),
         overlap=0.0 if pool.device == "cpu" else 1.0,  # a CPU rank packs and sends by itself
         full_node_ranks=full_node_ranks,
         alone=_relief(alone, first),
         compute_factors=_factors(runs, timings),
     )
+
+
+def _read_key_seconds(run: Measured) -> float:
+    """What a key takes to load, of a rank that reads its part of them."""
+    keys = sum(layer.keys_per_sample for layer in run.layers) / run.num_ranks
+    return run.window_seconds / max(run.window_rows * keys, 1.0)
 
 
 def _reduce_cost(runs: Sequence[Measured]) -> tuple[float | None, float | None]:
@@ -129,7 +137,7 @@ def _reduce_cost(runs: Sequence[Measured]) -> tuple[float | None, float | None]:
 def _message_cost(runs: Sequence[Measured]) -> tuple[float, float]:
     """Processor time of a message and of a byte: as many came as were sent.
 
-    Nothing where no rank had a peer: then it comes from the links' measurement.
+    Nothing where no rank had a peer.
     """
     seconds = np.array([run.handling_seconds for run in runs])
     sizes = np.array([2 * run.bytes_sent for run in runs])
@@ -171,19 +179,20 @@ def _factors(runs: Sequence[Measured], timings: Sequence[Timing]) -> dict[int, f
 
 
 def with_links(profile: Profile, found: Sequence[MeasuredLinks]) -> Profile:
-    """The profile with the links between pools, and what messages cost where no pool said it."""
-    costs: dict[str, list[float]] = {}
-    for part in found:
-        for pool, seconds in part.message_seconds_per_byte.items():
-            costs.setdefault(pool, []).append(seconds)
-    pools = tuple(
-        pool.model_copy(update={"message_seconds_per_byte": float(np.mean(costs[pool.pool]))})
-        if pool.message_seconds_per_byte == 0 and pool.pool in costs
-        else pool
-        for pool in profile.pools
-    )
+    """The profile with the links between pools, and what their ends paid."""
+    pools = []
+    for pool in profile.pools:
+        mine = {
+            name: [costs[pool.pool] for costs in kinds if pool.pool in costs]
+            for name, kinds in (
+                ("cut_seconds_per_byte", [part.cut_seconds_per_byte for part in found]),
+                ("tables_batch_seconds", [part.tables_batch_seconds for part in found]),
+            )
+        }
+        known = {name: float(np.mean(values)) for name, values in mine.items() if values}
+        pools.append(pool.model_copy(update=known))
     links = (*profile.links, *(link for part in found for link in part.links))
-    return profile.model_copy(update={"pools": pools, "links": links})
+    return profile.model_copy(update={"pools": tuple(pools), "links": links})
 
 
 def _relief(alone: Measured | None, full: Measured) -> float:

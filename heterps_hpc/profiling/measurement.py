@@ -44,6 +44,8 @@ class Measured(Value):
     phase_seconds: dict[str, Seconds]
     least_phase_seconds: dict[str, Seconds]  # of the rank that waited least
     step_seconds: Seconds
+    window_rows: Annotated[int, Field(ge=0)] = 0  # samples that a rank loads at once
+    window_seconds: Seconds = 0.0  # what loading their keys takes
     new_row_seconds: Seconds = 0.0  # of a row that is created
     creating_seconds: Seconds = 0.0  # of the rows that a batch created: no part of layer_seconds
     bytes_sent: Annotated[float, Field(ge=0)] = 0.0  # by a rank to others, per batch
@@ -76,10 +78,16 @@ class Measured(Value):
 
     @property
     def unattributed_seconds(self) -> float:
-        """What is left of a step besides layers, waiting and reducing: paid whatever the layers."""
-        elsewhere = [Phase.REDUCE, Phase.SEND, Phase.ASSEMBLE]
-        if self.device == "cpu":  # on a device waiting is the very time in which layers compute
-            elsewhere += [Phase.WAIT_INPUTS, Phase.WAIT_GRADIENTS]
+        """What is left of a step besides layers, waiting and reducing: paid whatever the layers.
+
+        A rank alone has nobody to wait for: what it takes from itself is work. Reading is not: the
+        next window may be loaded in a measured step or not.
+        """
+        elsewhere = [Phase.READ]
+        if self.num_ranks > 1:
+            elsewhere += [Phase.REDUCE, Phase.SEND, Phase.ASSEMBLE]
+            if self.device == "cpu":  # on a device it is the very time in which layers compute
+                elsewhere += [Phase.WAIT_INPUTS, Phase.WAIT_GRADIENTS]
         named = self.computing_seconds + self.creating_seconds
         named += sum(self.phase_seconds.get(name, 0.0) for name in elsewhere)
         return max(0.0, self.step_seconds - named)
@@ -90,7 +98,8 @@ class MeasuredLinks(Value):
 
     version: Literal[1] = 1
     links: tuple[Link, ...]
-    message_seconds_per_byte: dict[str, Seconds] = Field(default_factory=dict)  # by pool
+    cut_seconds_per_byte: dict[str, Seconds] = Field(default_factory=dict)  # by pool
+    tables_batch_seconds: dict[str, Seconds] = Field(default_factory=dict)  # by pool that had them
 
 
 def handling_seconds(phase_seconds: Mapping[Phase, float] | Mapping[str, float]) -> float:

@@ -66,7 +66,9 @@ def _computing(
     predict: Predict,
     pool: str,
 ) -> tuple[Profile, str]:
-    """Correct OCT and F of one pool."""
+    """Correct OCT and F of one pool; a run's reading is in F."""
+    besides = {"read_key_seconds": 0.0, "tables_batch_seconds": None}
+    profile = _with_pool(profile, profile.pool(pool).model_copy(update=besides))
     mine = [index for index, stage in enumerate(stages) if stage.pool == pool]
 
     def predicted(without: Profile) -> float:
@@ -182,6 +184,7 @@ def _moved(profile: Profile, pools: set[str], factor: float) -> Profile:
             "reduce_seconds_per_byte",
             "reduce_latency_seconds",
             "message_seconds_per_byte",
+            "cut_seconds_per_byte",
             "message_seconds",
             "peer_wait_seconds",
         )

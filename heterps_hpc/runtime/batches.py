@@ -15,7 +15,7 @@ import torch
 
 from heterps_hpc.config import TrainSpec
 from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Order, Position, Reader
-from heterps_hpc.dataset.read.reader import RowsOf
+from heterps_hpc.dataset.read.reader import RowsOf, WindowTime
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, LOSS, SCORE
 from heterps_hpc.row_ranges import Range
@@ -185,6 +185,11 @@ class Readers:
         assert self._keys is not None
         return next(self._keys)
 
+    @property
+    def first_window(self) -> WindowTime | None:
+        """What loading the first keys took, on a rank with tables that has had a batch."""
+        return None if self._keys is None else self._keys.first_window
+
     def feed(self) -> Feed:
         """This replica's own data of the next batch."""
         assert self._own is not None
@@ -234,6 +239,11 @@ class Lookahead:
         if self._next is not None:
             self._show(self._next)
         return current
+
+    @property
+    def first_window(self) -> WindowTime | None:
+        """The reader's."""
+        return self._reader.first_window
 
     def close(self) -> None:
         """Stop reading."""

@@ -276,11 +276,11 @@ class DenseRole:
         with self._timer.phase(Phase.WAIT_GRADIENTS):
             messages = self._take(self._output_gradients, step, micro_batch, num_rows)
         gradients = {}
-        for name, output in outputs.items():
-            total = self.modules.gradients.new_zeros((len(output), prod(self._shapes[name])))
-            for message in messages:
-                message.add_to(name, total)
-            gradients[name] = total.view(output.shape).to(output.dtype)
+        with self._timer.phase(Phase.ASSEMBLE):
+            for name, output in outputs.items():
+                width, like = prod(self._shapes[name]), self.modules.gradients
+                total = _sum(name, len(output), width, messages, like)
+                gradients[name] = total.view(output.shape).to(output.dtype)
         return gradients
 
     def _take(
@@ -303,3 +303,16 @@ class DenseRole:
 
     def _ranges(self, num_rows: int) -> list[Range]:
         return self._replica.rows(num_rows, self._num_micro_batches)
+
+
+def _sum(
+    tensor: str, num_rows: int, width: int, messages: Sequence[Message], like: torch.Tensor
+) -> torch.Tensor:
+    """The sum of the messages that have parts of a tensor; a message that is all of it, itself."""
+    parts = [message for message in messages if message.has(tensor)]
+    if len(parts) == 1 and parts[0].is_all_of(tensor, num_rows, width):
+        return parts[0].data
+    total = like.new_zeros((num_rows, width))
+    for message in parts:
+        message.add_to(tensor, total)
+    return total

@@ -47,15 +47,17 @@ def least_of_all(problem: Problem, longest: float = math.inf) -> tuple[float, fl
             counts = [k for k in range(1, int(pools.limit[run[2]]) + 1) if fits(problem, (*run, k))]
             shape = [1] * len(runs)
             shape[axis] = len(counts)
-            et = np.array([stage_seconds(problem, (*run, k)) for k in counts]).reshape(shape)
+            parts = np.array([stage_parts(problem, (*run, k)) for k in counts]).reshape(-1, 2)
+            once, spread = (column.reshape(shape) for column in parts.T)
             if _in_chain(problem, run):
-                chain_sum, chain_max = chain_sum + et, np.maximum(chain_max, et)
+                chain_sum = chain_sum + once + spread / m
+                chain_max = np.maximum(chain_max, spread)
             else:
-                tables = np.maximum(tables, et)
+                tables = np.maximum(tables, once + spread)
             own = np.array([rows_seconds(problem, (*run, k)) for k in counts]).reshape(shape)
             rows = np.maximum(rows, own)
             used[run[2]] = used[run[2]] + np.array(counts, dtype=np.int64).reshape(shape)
-        chain = chain_sum / m + (1 - 1 / m) * chain_max
+        chain = chain_sum + (1 - 1 / m) * chain_max
         loop = (chain + tables + 2 / m * rows) / (problem.staleness + 1)
         seconds = np.maximum(np.maximum(chain, tables), np.maximum(rows, loop))
         for pool in range(problem.num_pools):
@@ -84,11 +86,15 @@ def _in_chain(problem: Problem, run: tuple[int, ...]) -> bool:
 
 def plan_seconds(problem: Problem, stages: tuple[PlainStage, ...]) -> float:
     """Seconds per batch, equation 4."""
-    chain, tables = [0.0], [0.0]
+    chain, tables = [(0.0, 0.0)], [0.0]
     for stage in stages:
-        (chain if _in_chain(problem, stage) else tables).append(stage_seconds(problem, stage))
+        if _in_chain(problem, stage):
+            chain.append(stage_parts(problem, stage))
+        else:
+            tables.append(stage_seconds(problem, stage))
     m = problem.micro_batches
-    drained = sum(chain) / m + (1 - 1 / m) * max(chain)
+    drained = sum(once + spread / m for once, spread in chain)
+    drained += (1 - 1 / m) * max(spread for _, spread in chain)
     rows = max(rows_seconds(problem, stage) for stage in stages)
     loop = max(tables) + 2 * rows / m + drained
     return max(drained, max(tables), rows, loop / (problem.staleness + 1))
@@ -108,28 +114,41 @@ def rows_seconds(problem: Problem, stage: PlainStage) -> float:
 
 
 def stage_seconds(problem: Problem, stage: PlainStage) -> float:
-    """ET of one stage, equations 1 to 3."""
+    """ET of one stage."""
+    return sum(stage_parts(problem, stage))
+
+
+def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
+    """What one stage does once per batch, and what is spread over micro-batches: equations 1 to
+    3."""
     first, last, t, k = stage
     layers, pools = problem.layers, problem.pools
-    ct, dt = 0.0, 0.0
+    ct, dt, tables, reduce = 0.0, 0.0, 0.0, 0.0
     weights = 0.0
     for i in range(first, last + 1):
-        ct += layers.OCT[i, t] * (1 - layers.alpha[i, t] + layers.alpha[i, t] / k)
+        own = layers.OCT[i, t] * (1 - layers.alpha[i, t] + layers.alpha[i, t] / k)
+        if layers.is_embedding[i]:
+            tables += own
+        else:
+            ct += own
         dt += layers.ODT[i, t] * (1 - layers.beta[i, t] + layers.beta[i, t] / k)
         weights += layers.weight_bytes[i]
     if pools.factors:
         ct *= float(np.interp(k, *pools.factors[t]))
-    ct += pools.fixed_seconds[t]
+        tables *= float(np.interp(k, *pools.factors[t]))
+    own_fixed = pools.fixed_seconds if _in_chain(problem, stage) else pools.tables_fixed_seconds
+    ct += own_fixed[t]
     if k < pools.full_node_ranks[t]:
         empty = (pools.full_node_ranks[t] - k) / (pools.full_node_ranks[t] - 1)
         ct *= 1 - (1 - pools.alone[t]) * empty
+        tables *= 1 - (1 - pools.alone[t]) * empty
     crosses = exchanges = False
     for writer, readers, size in layers.tensors:
         inside = first <= writer <= last
         reads = any(first <= r <= last for r in readers)
         if (inside and any(r > last for r in readers)) or (writer < first and reads):
             crosses = True
-            ct += 2 * size * pools.message_seconds_per_byte[t] / k
+            ct += 2 * size * pools.cut_seconds_per_byte[t] / k
             if not layers.is_embedding[writer]:
                 dt += size * pools.uplink_seconds_per_byte[t] / k
         if inside and reads and layers.is_embedding[writer]:
@@ -138,14 +157,16 @@ def stage_seconds(problem: Problem, stage: PlainStage) -> float:
             ct += 4 * moved * pools.message_seconds_per_byte[t]
             dt += (1 if problem.staleness else 2) * moved * pools.inner_seconds_per_byte[t]
     handling = 2 * problem.micro_batches * pools.message_seconds[t]
-    ct += handling * crosses + 2 * handling * (k - 1) * exchanges
-    dt += pools.peer_wait_seconds[t] * (k - 1) / k * exchanges
+    ct += 2 * problem.micro_batches * pools.cut_message_seconds[t] * crosses
+    ct += 2 * handling * (k - 1) * exchanges
+    reduce += pools.peer_wait_seconds[t] * (k - 1) / k * exchanges
     if (first, last) != (0, problem.num_layers - 1):
         dt += 2 * problem.micro_batches * pools.uplink_latency[t]
     if weights:
-        dt += 2 * weights * pools.reduce_seconds_per_byte[t] * (k - 1) / k
-        dt += 2 * (k - 1) * pools.reduce_latency[t]
-    return float(max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt))
+        reduce += 2 * weights * pools.reduce_seconds_per_byte[t] * (k - 1) / k
+        reduce += 2 * (k - 1) * pools.reduce_latency[t]
+    spread = max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt)
+    return float(tables + reduce), float(spread)
 
 
 def fits(problem: Problem, stage: PlainStage) -> bool:

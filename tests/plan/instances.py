@@ -112,12 +112,21 @@ def with_peers(rng: np.random.Generator, profile: Profile) -> Profile:
             update={
                 "message_seconds": float(rng.uniform(0, 1e-4)),
                 "peer_wait_seconds": float(rng.uniform(0, 1e-2)),
+                "cut_seconds_per_byte": None if rng.random() < 0.5 else float(rng.uniform(0, 1e-8)),
+                "tables_batch_seconds": None if rng.random() < 0.5 else float(rng.uniform(0, 1e-3)),
+                "read_key_seconds": float(rng.uniform(0, 1e-6)),
                 "compute_factors": {1: 1.05, 2: float(rng.uniform(0.7, 1.2)), 5: 0.8},
             }
         )
         for pool in profile.pools
     )
-    return profile.model_copy(update={"pools": pools})
+    layers = tuple(
+        layer.model_copy(update={"keys_per_sample": float(rng.integers(1, 20))})
+        if layer.is_embedding
+        else layer
+        for layer in profile.layers
+    )
+    return profile.model_copy(update={"pools": pools, "layers": layers, "window_rows": 300_000})
 
 
 def random_cluster(rng: np.random.Generator, num_pools: int, max_ranks: int) -> Cluster:

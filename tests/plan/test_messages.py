@@ -109,7 +109,21 @@ def test_computing_goes_by_what_was_measured_at_a_number_of_ranks() -> None:
     for ranks, factor in ((1, 1.1), (2, 0.9), (3, 0.8), (4, 0.7), (8, 0.7)):
         expected = (0.040 * factor + messages) / ranks
         assert table.compute_seconds(cell, 0, ranks) == pytest.approx(expected)
-    assert table.compute_seconds(cell, 0, 1, 4) <= table.compute_seconds(cell, 0, 4)
+    assert table.stage_seconds(cell, 0, 1, 4) <= table.stage_seconds(cell, 0, 4)
+
+
+def test_what_a_stage_does_once_per_batch_is_not_pipelined() -> None:
+    """While tables are pulled and pushed, the dense stages after them have drained."""
+    question = problem()
+    table = StageTable(question)
+    stages = [Choice(0, 1, 0, 1), Choice(2, 2, 1, 1)]
+    first, second = (table.parts(*cell) for cell in zip(*table.cells(stages), strict=True))
+    assert first.once > 0 == second.once
+    m = question.micro_batches
+    assert m > 1
+    expected = first.once + (first.spread + second.spread) / m
+    expected += (1 - 1 / m) * max(first.spread, second.spread)
+    assert table.evaluate(stages).seconds == pytest.approx(expected)
 
 
 def test_messages_cost_processor_time_of_the_rank_that_handles_them() -> None:

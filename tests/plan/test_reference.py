@@ -35,22 +35,24 @@ class Page:
                 return link.latency_seconds, 1 / link.bytes_per_second
         return 30e-6, 1 / 1.25e9
 
-    def seconds(self, stage: Stage) -> tuple[float, float]:
-        """ET, and rows: one way of pooled rows over the stage's link."""
+    def seconds(self, stage: Stage) -> tuple[float, float, float]:
+        """once, spread, and rows: one way of pooled rows over the stage's link."""
         first, last, pool, k = stage
         fixed, scale = self.profile.pool(pool), self.B / self.profile.batch_size
         times = [self.profile.timing(name, pool) for name in self.order[first : last + 1]]
         R, F = fixed.full_node_ranks, fixed.batch_seconds + self.m * fixed.micro_batch_seconds
+        own_layers = self.profile.layers[first : last + 1]
+        if all(layer.is_embedding for layer in own_layers):
+            F = F if fixed.tables_batch_seconds is None else fixed.tables_batch_seconds
         relief = 1 if R == 1 else 1 - (1 - fixed.alone) * max(R - k, 0) / (R - 1)
-        new_rows = [
-            min(layer.table_rows_total * self.B / self.N, layer.keys_per_sample * self.B)
-            for layer in self.profile.layers[first : last + 1]
-        ]
-        OCT = sum(
-            (t.compute_seconds * scale + fixed.new_row_seconds * rows)
-            * (1 - t.compute_parallel + t.compute_parallel / k)
-            for t, rows in zip(times, new_rows, strict=True)
-        )
+        OCT = {True: 0.0, False: 0.0}  # of embeddings and of other layers
+        for t, layer in zip(times, own_layers, strict=True):
+            keys = layer.keys_per_sample * self.B
+            seconds = t.compute_seconds * scale
+            seconds += fixed.new_row_seconds * min(layer.table_rows_total * self.B / self.N, keys)
+            seconds += fixed.read_key_seconds * keys * max(0, 1 - self.profile.window_rows / self.N)
+            own = seconds * (1 - t.compute_parallel + t.compute_parallel / k)
+            OCT[layer.is_embedding] += own
         known = sorted(fixed.compute_factors) or [1]
         factor = np.interp(k, known, [fixed.compute_factors.get(x, 1.0) for x in known])
         DT = sum(
@@ -74,31 +76,39 @@ class Page:
             if inside and read and pooled_rows:
                 row_bytes += size
         mu, nu = fixed.message_seconds_per_byte, fixed.message_seconds
-        messages = 2 * mu * (cut_bytes + cut_rows) / k + 4 * mu * row_bytes * (k - 1) / k**2
-        messages += 2 * self.m * nu * (cut_bytes + cut_rows > 0)
+        mu_cut, nu_cut = fixed.cut_seconds_per_byte, 0.0
+        if mu_cut is None:
+            mu_cut, nu_cut = mu, nu
+        messages = 2 * mu_cut * (cut_bytes + cut_rows) / k + 4 * mu * row_bytes * (k - 1) / k**2
+        messages += 2 * self.m * nu_cut * (cut_bytes + cut_rows > 0)
         messages += 4 * self.m * nu * (k - 1) * (row_bytes > 0)
-        DT += fixed.peer_wait_seconds * (k - 1) / k * (row_bytes > 0)
+        reduce = fixed.peer_wait_seconds * (k - 1) / k * (row_bytes > 0)
         if last - first + 1 < len(self.order):
             DT += w_up * cut_bytes / k + 2 * self.m * up_latency
         DT += (2 if self.s == 0 else 1) * w_in * row_bytes * (k - 1) / k**2
         weights = sum(layer.weight_bytes_total for layer in self.profile.layers[first : last + 1])
         w_red, red_latency = fixed.reduce_seconds_per_byte, fixed.reduce_latency_seconds
         if weights:
-            DT += 2 * (w_in if w_red is None else w_red) * weights * (k - 1) / k
-            DT += 2 * (in_latency if red_latency is None else red_latency) * (k - 1)
-        CT = (F + OCT * factor) * relief + messages
-        ET = max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
-        return ET, w_up * cut_rows / k
+            reduce += 2 * (w_in if w_red is None else w_red) * weights * (k - 1) / k
+            reduce += 2 * (in_latency if red_latency is None else red_latency) * (k - 1)
+        CT = (F + OCT[False] * factor) * relief + messages
+        once = OCT[True] * factor * relief + reduce
+        spread = max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
+        return once, spread, w_up * cut_rows / k
 
     def plan(self, stages: list[Stage]) -> tuple[float, float]:
-        chain, tables, rows = [0.0], [0.0], [0.0]
+        once, chain, tables, rows = 0.0, [0.0], [0.0], [0.0]
         for stage in stages:
             layers = self.profile.layers[stage[0] : stage[1] + 1]
             tables_only = all(layer.is_embedding for layer in layers)
-            ET, own_rows = self.seconds(stage)
-            (tables if tables_only else chain).append(ET)
+            own_once, spread, own_rows = self.seconds(stage)
+            if tables_only:
+                tables.append(own_once + spread)
+            else:
+                once += own_once
+                chain.append(spread)
             rows.append(own_rows)
-        drain = sum(chain) / self.m + (1 - 1 / self.m) * max(chain)
+        drain = once + sum(chain) / self.m + (1 - 1 / self.m) * max(chain)
         loop = max(tables) + 2 / self.m * max(rows) + drain
         T = max(drain, *tables, *rows, loop / (self.s + 1))
         price = 0.0

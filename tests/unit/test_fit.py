@@ -150,6 +150,29 @@ def test_computing_that_no_fit_explains_is_kept_as_it_was_measured() -> None:
 
 def test_a_pool_of_one_rank_learns_from_the_run_across_pools() -> None:
     profile = fit_profile(CLUSTER, [measured(1, 1, 1.0)], [], one_machine=False)
-    assert profile.pool("cpu").message_seconds_per_byte == 0
-    across = MeasuredLinks(links=(), message_seconds_per_byte={"cpu": 2e-9, "other": 1.0})
-    assert with_links(profile, [across]).pool("cpu").message_seconds_per_byte == 2e-9
+    assert profile.pool("cpu").cut_seconds_per_byte is None
+    across = MeasuredLinks(
+        links=(),
+        cut_seconds_per_byte={"cpu": 2e-9, "other": 1.0},
+        tables_batch_seconds={"other": 0.3},
+    )
+    pool = with_links(profile, [across]).pool("cpu")
+    assert (pool.cut_seconds_per_byte, pool.tables_batch_seconds) == (2e-9, None)
+    there = [MeasuredLinks(links=(), tables_batch_seconds={"cpu": x}) for x in (0.1, 0.3)]
+    assert with_links(profile, there).pool("cpu").tables_batch_seconds == pytest.approx(0.2)
+
+
+def test_what_a_key_takes_to_load_comes_from_the_first_window_and_not_from_steps() -> None:
+    """A measured step may or may not meet the load of a window, so its reading does not count."""
+    run = measured(1, 1, 1.0)
+    slots = run.layers[0].model_copy(update={"keys_per_sample": 10.0})
+    read = {
+        "layers": (slots, *run.layers[1:]),
+        "window_rows": 1000,
+        "window_seconds": 0.5,
+        "phase_seconds": {"read": 0.04, "wait gradients": 0.01},
+    }
+    pool = pool_of(run.model_copy(update=read))
+    assert pool.read_key_seconds == pytest.approx(0.5 / 1000 / 10)
+    without = pool_of(run.model_copy(update=read | {"phase_seconds": {}}))
+    assert pool.batch_seconds == pytest.approx(without.batch_seconds - 0.04)

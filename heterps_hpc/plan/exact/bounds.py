@@ -86,7 +86,7 @@ class Bounds:
     def weights(self, options: StageOptions) -> Floats:
         """Chain seconds + λ · $/hour + μ · ranks of every option."""
         paid = self.multiplier[options.pool] * options.ranks
-        return np.asarray(options.chain_seconds + self.price * options.per_hour + paid)
+        return np.asarray(options.parts.chain_sum + self.price * options.per_hour + paid)
 
     def of_options(self, options: StageOptions) -> Floats:
         """A bound on every plan that contains an option."""
@@ -192,7 +192,7 @@ def make_bounds(
     to_beat = incumbent.value / low if incumbent.with_money else incumbent.value
     budget = problem.pipeline.chain_budget(np.array(to_beat), np.array(chain_max.whole))
     target = price * low + float(budget)
-    weight = np.where(meets, options.chain_seconds + price * options.per_hour, np.inf)
+    weight = np.where(meets, options.parts.chain_sum + price * options.per_hour, np.inf)
     multiplier, paths = _limit_multipliers(limit, options, weight, target)
     bounds = Bounds(
         problem=problem,
@@ -203,7 +203,7 @@ def make_bounds(
         multiplier=multiplier,
         meets=meets,
         weight=ways(
-            options.chain_seconds
+            options.parts.chain_sum
             + price * options.per_hour
             + multiplier[options.pool] * options.ranks
         ),

@@ -41,25 +41,17 @@ class StageOptions:
     ranks: Ints
     max_ranks: Ints  # of a block; else as `ranks`
     ET: Floats
-    chain_seconds: Floats  # ET, or 0 for stages of tables alone: the terms of equation 4
-    tables_seconds: Floats  # ET of stages of tables alone, else 0
-    rows_seconds: Floats  # of pooled rows on the stage's link
+    parts: PlanParts  # what each option by itself adds to equation 4
     per_hour: Floats  # $, nodes shared
     starts: Ints  # where each (pair, pool) begins
 
     def __len__(self) -> int:
         return len(self.ET)
 
-    @property
-    def parts(self) -> PlanParts:
-        """What each option by itself adds to equation 4."""
-        chain, tables = self.chain_seconds, self.tables_seconds
-        return PlanParts(chain, chain, tables, self.rows_seconds)
-
     @cached_property
     def alone(self) -> Floats:
         """What no batch is faster than, whatever the other stages: a stage, or its link."""
-        return np.maximum(self.ET, self.rows_seconds)
+        return np.maximum(self.ET, self.parts.rows_max)
 
     @cached_property
     def is_block(self) -> Bools:
@@ -170,36 +162,47 @@ def _useful(
     possible = low <= high
     low = np.where(possible, low, high)
     within = longest * (1 + ROUNDING)
-    et = table.stage_seconds(pair, pool, low, high)
+    least, reached = table.parts(pair, pool, low, high), table.parts(pair, pool, high)
     rows = table.rows_seconds(pair, pool, high)
-    in_time = np.maximum(et, rows) <= within
-    et = np.where(possible & table.fits(pair, pool, high) & in_time, et, np.inf)
-    reached = table.stage_seconds(pair, pool, high)  # what a block really has, at one of its counts
-    reached = np.where(np.isfinite(et) & (reached <= within), reached, np.inf)
-    useful = _not_dominated(et, reached, rows) | (table.tables_only[pair] & (rows > 0))
-    row, column = np.nonzero(useful & np.isfinite(et))
+    in_time = np.maximum(least.whole, rows) <= within
+    possible = possible & table.fits(pair, pool, high) & in_time
+    there = possible & (reached.whole <= within)  # a block really has it, at one of its counts
+    summed = table.problem.pipeline.summed
+    useful = _not_dominated(
+        (least.whole, np.where(there, reached.whole, np.inf)),
+        (summed(*least), np.where(there, summed(*reached), np.inf)),
+        rows,
+    )
+    useful = possible & (useful | (table.tables_only[pair] & (rows > 0)))
+    row, column = np.nonzero(useful)
     return pairs[row], pools[row], low[row, column], high[row, column]
 
 
-def _not_dominated(et: Floats, reached: Floats, rows: Floats) -> Bools:
+def _not_dominated(
+    whole: tuple[Floats, Floats], summed: tuple[Floats, Floats], rows: Floats
+) -> Bools:
     """Blocks [rows, blocks] of a chain's stage that may do what no count before them does.
 
-    More ranks are of use if they make the stage faster, or its link: of the loop (equation 4) the
-    stage adds ET/m + 2/m · rows or more, and a link that takes longer than its stage may bind
-    alone. Compared with the count before that adds least.
+    `whole` is ET and `summed` what the stage adds to the chain's sum, each as a bound on the block
+    and as one of its counts reaches it. T grows with both, so a block is of no use if a count
+    before it is no worse in both. More ranks make the stage's link faster, too: of the loop
+    (equation 4) the stage adds summed/m + 2/m · rows or more, and a link that takes longer than its
+    stage may bind alone. Compared with the count before that adds least.
     """
-    added = reached + 2 * rows
-    place = np.broadcast_to(np.arange(et.shape[1]), et.shape)
+    added = whole[1] + 2 * rows
+    place = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
     best = np.maximum.accumulate(
         np.where(added <= np.minimum.accumulate(added, axis=1), place, 0), axis=1
     )
 
     def before(values: Floats) -> Floats:
         found = np.take_along_axis(values, best, axis=1)
-        return np.concatenate([np.full((len(et), 1), np.inf), found[:, :-1]], axis=1)
+        return np.concatenate([np.full((len(rows), 1), np.inf), found[:, :-1]], axis=1)
 
-    link_binds = before(rows) > before(reached)
-    return np.asarray((et < before(reached)) | (et + 2 * rows < before(added)) | link_binds)
+    useful = before(rows) > before(whole[1])  # the link binds
+    for least, reached in (whole, summed):
+        useful |= (least < before(reached)) | (least + 2 * rows < before(reached + 2 * rows))
+    return np.asarray(useful)
 
 
 def _gather(
@@ -209,7 +212,6 @@ def _gather(
     num_pools = table.problem.num_pools
     order = np.lexsort((ranks, pair * num_pools + pool))
     pair, pool, ranks, max_ranks = pair[order], pool[order], ranks[order], max_ranks[order]
-    seconds, in_chain = table.stage_seconds(pair, pool, ranks, max_ranks), table.in_chain[pair]
     return StageOptions(
         num_layers=table.problem.num_layers,
         num_pools=num_pools,
@@ -220,10 +222,8 @@ def _gather(
         pool=pool,
         ranks=ranks,
         max_ranks=max_ranks,
-        ET=seconds,
-        chain_seconds=np.where(in_chain, seconds, 0.0),
-        tables_seconds=np.where(in_chain, 0.0, seconds),
-        rows_seconds=table.rows_seconds(pair, pool, max_ranks),
+        ET=table.stage_seconds(pair, pool, ranks, max_ranks),
+        parts=table.plan_parts(pair, pool, ranks, max_ranks),
         per_hour=table.rate(pool, ranks),
         starts=np.flatnonzero(np.diff(pair * num_pools + pool, prepend=-1)),
     )

@@ -6,7 +6,7 @@ other ranks. A solver that branches on the whole plan does not mind. Per option 
     path          Σ x_o that start at a position = Σ that end there; one starts at 0
     neighbours    Σ x_o on a pool that start at or end at a position ≤ 1: stages are maximal runs
     limits        Σ ranks_o · x_o ≤ limit of the pool;  units of node-billed pools are integers
-    chain_max     M ≥ Σ chain_o · x_o over the options that cover a layer (exactly one does)
+    chain_max     M ≥ Σ spread_o · x_o over the options that cover a layer (exactly one does)
     tables_max    X ≥ Σ tables_o · x_o, and rows_max R ≥ Σ rows_o · x_o, likewise
     seconds       T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M,   T ≥ X,   T ≥ R,   T ≤ longest,
                   (s + 1) · T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M + X + 2/m · R   (equation 4)
@@ -208,7 +208,7 @@ def _seconds(
     """Equation 4: the chain, what tables and their rows take alone, and the loop."""
     M, X, R, T = columns
     num, m = len(picked), pipeline.micro_batches
-    chain = np.append(options.chain_seconds[picked] * by_time / m, 1 - 1 / m)
+    chain = np.append(options.parts.chain_sum[picked] * by_time / m, 1 - 1 / m)
     members = np.append(np.arange(num), M)
 
     def end_row(column: list[int], value: list[float]) -> None:

@@ -154,10 +154,11 @@ def _seconds_to_save(table: StageTable, options: StageOptions) -> list[Floats]:
     """What each option adds to T: to the chain, and where the loop may bind, to that too."""
     problem = table.problem
     if problem.staleness > 0 and not problem.floor:
-        return [options.chain_seconds]
+        return [options.parts.chain_sum]
     m, lag = problem.micro_batches, problem.staleness + 1
-    loop = (m * options.tables_seconds + 2 * options.rows_seconds) / lag
-    return [options.chain_seconds, options.chain_seconds + loop]
+    parts = options.parts
+    loop = (m * parts.tables_max + 2 * parts.rows_max) / lag
+    return [parts.chain_sum, parts.chain_sum + loop]
 
 
 def _fastest(

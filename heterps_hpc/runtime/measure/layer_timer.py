@@ -14,6 +14,7 @@ from time import perf_counter
 
 import torch
 
+from heterps_hpc.dataset.read.reader import WindowTime
 from heterps_hpc.phases import Phase
 from heterps_hpc.runtime.device import Device, Mark
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
@@ -94,6 +95,7 @@ class StepTimes(LayerTimes):
         self._stopwatches: list[Stopwatch] = []  # one per step, read when all is over
         self.steps: list[float] = []
         self.phases: list[dict[Phase, float]] = []
+        self.first_window: WindowTime | None = None  # what loading keys took
         self.rows: list[dict[str, int]] = []  # in the tables of each layer, before and after steps
 
     def step_begins(self, step: int) -> None:
@@ -142,6 +144,10 @@ class StepTimes(LayerTimes):
     def mean_update(self) -> float:
         """Seconds of the optimizer in a typical step."""
         return self.mean_layer(_UPDATE)
+
+    def mean_tables(self) -> float:
+        """Seconds of all tables in a typical step."""
+        return sum(self.mean_layer(layer) for layer in set(self._layer_of_table.values()))
 
     def mean_new_rows(self, layer: str) -> float:
         """Rows that a layer's tables get in a typical step."""

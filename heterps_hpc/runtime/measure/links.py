@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 
 from heterps_hpc.dataset import Dataset
+from heterps_hpc.phases import Phase
 from heterps_hpc.profiling.measurement import MeasuredLinks, handling_seconds
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight import check_world
+from heterps_hpc.runtime.measure.layer_timer import StepTimes
 from heterps_hpc.runtime.measure.program import timed_training
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import End, Start, run_program
@@ -27,14 +29,24 @@ def measure_links(start: Start) -> End:
     times, sent = timed_training(rank)
     pool = rank.world.my_stage.pool
     cost = handling_seconds(times.mean_phases()) / max(2 * sent.num_bytes, 1.0)
-    everyone = world.gather((links, pool, cost), root=0)
+    besides = None if rank.modules is not None else _besides_tables(times)
+    everyone = world.gather((links, pool, cost, besides), root=0)
     if everyone is not None:
         MeasuredLinks(
-            links=tuple(link for part, _, _ in everyone for link in part),
-            message_seconds_per_byte={pool: cost for _, pool, cost in everyone},
+            links=tuple(link for part, *_ in everyone for link in part),
+            cut_seconds_per_byte={pool: cost for _, pool, cost, _ in everyone},
+            tables_batch_seconds={pool: own for _, pool, _, own in everyone if own is not None},
         ).save(start.run_dir.measured_links)
     rank.close()
     return End()
+
+
+def _besides_tables(times: StepTimes) -> float:
+    """What a rank of tables alone does in a step besides looking up, messages and waiting."""
+    phases = times.mean_phases()
+    working = phases.get(Phase.PULL, 0.0) + phases.get(Phase.PUSH, 0.0)
+    between = max(0.0, times.mean_step() - sum(phases.values()))
+    return between + max(0.0, working - times.mean_tables())
 
 
 if __name__ == "__main__":

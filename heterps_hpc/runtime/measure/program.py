@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
+from heterps_hpc.dataset.read.reader import WindowTime
 from heterps_hpc.errors import UserError
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
@@ -68,6 +69,7 @@ def timed_training(rank: Rank) -> tuple[StepTimes, Sent]:
     times = StepTimes(layer_of_table, rank.timer, rank.device, spec.warmup, tables)
     training = Training(rank, observer=times)
     training.run()
+    times.first_window = training.first_window
     if len(times.steps) < spec.batches:
         raise UserError(
             f"measuring was stopped after {len(times.steps)} of {spec.batches} batches; "
@@ -84,6 +86,7 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
     """Means over typical steps; over the ranks of the group, the slowest counts."""
     job, layout = rank.job, rank.world.layout
     layers = {layer.name: times.mean_layer(layer.name) for layer in rank.model.layers}
+    window = times.first_window or WindowTime(0, 0.0)
     new_row = new_row_seconds(rank.tables)
     creating = {name: new_row * times.mean_new_rows(name) for name in layers}
     creating = {name: min(seconds, layers[name]) for name, seconds in creating.items()}
@@ -92,7 +95,9 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
     names = sorted(phases)
     _share_update(layers, rank, times.mean_update())
     created = (new_row, sum(creating.values()))
-    gathered = rank.world.control.allgather((layers, phases, times.mean_step(), sent, created))
+    gathered = rank.world.control.allgather(
+        (layers, phases, times.mean_step(), sent, created, window.seconds)
+    )
     model, shapes, manifest = rank.model, rank.shapes, rank.dataset.manifest
     return Measured(
         pool=layout.components[0].pool,
@@ -117,6 +122,8 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
             for name in names
         },
         step_seconds=max(each[2] for each in gathered),
+        window_rows=window.rows,
+        window_seconds=float(np.mean([each[5] for each in gathered])),
         new_row_seconds=float(np.mean([each[4][0] for each in gathered])),
         creating_seconds=float(np.mean([each[4][1] for each in gathered])),
         bytes_sent=float(np.mean([each[3].num_bytes for each in gathered])),
