@@ -4,7 +4,7 @@ For stage i on a pool with k ranks (numbers in brackets are the paper's equation
 
     CT_i = (Σ OCT · (1 − α + α/k) · factor(k) + F) · relief(k) + messages(k)   (1) computing
     DT_i = Σ ODT · (1 − β + β/k) + cut/k + exchange·(k−1)/k² + reduce(k)   (2) moving data
-    ET_i = once + max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)        (3) overlapped
+    ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)               (3) overlapped
     T    = of all ET_i together: pipeline.py                               (4) seconds per batch
     money = num_batches · T · Σ price · units                              (5)
 
@@ -25,8 +25,8 @@ carry them:
               way if the rows are prefetched, as then only their gradients are waited for; and
               (k−1)/k of what ranks wait for each other in it beyond the link
     reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
-    once      embeddings' part of CT, and reduce: a batch is pulled, pushed and summed as a whole,
-              not by micro-batches; in (3) they count beside CT and DT, not in them
+    once      (1 − overlap) · (embeddings' part of CT + reduce), of ET: a batch is pulled, pushed
+              and summed as a whole, not by micro-batches, so (4) does not pipeline it
     memory    tables are sharded, weights and activations are not: a stage needs enough ranks; saves
               alongside training may copy all rows that a rank has in memory (snapshot)
 """
@@ -193,12 +193,15 @@ class StageTable(StageTerms):
         of the range where it is least.
         """
         most = ranks if max_ranks is None else max_ranks
-        ct = self._spread_compute(pair, pool, ranks, most)
-        dt = self._spread_move(pair, pool, ranks, most)
-        overlap = self.problem.pools.overlap[pool]
-        once = self._tables_seconds(pair, pool, ranks, most)
-        once = once + self._reduce_seconds(pair, pool, ranks)
-        return StageSeconds(once, np.maximum(ct, dt) + (1 - overlap) * np.minimum(ct, dt))
+        ct, dt = (of(pair, pool, ranks, most) for of in (self._spread_compute, self._spread_move))
+        tables = self._tables_seconds(pair, pool, ranks, most)
+        reduce = self._reduce_seconds(pair, pool, ranks)
+        hidden = self.problem.pools.overlap[pool]
+        # ET less `once`, so written that it grows with every term
+        spread = np.maximum(
+            ct + hidden * tables + (1 - hidden) * dt, dt + hidden * reduce + (1 - hidden) * ct
+        )
+        return StageSeconds((1 - hidden) * (tables + reduce), spread)
 
     def stage_seconds(
         self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None

@@ -165,8 +165,9 @@ def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
     if weights:
         reduce += 2 * weights * pools.reduce_seconds_per_byte[t] * (k - 1) / k
         reduce += 2 * (k - 1) * pools.reduce_latency[t]
-    spread = max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt)
-    return float(tables + reduce), float(spread)
+    ct, dt = ct + tables, dt + reduce
+    once = (1 - pools.overlap[t]) * (tables + reduce)
+    return float(once), float(max(ct, dt) + (1 - pools.overlap[t]) * min(ct, dt) - once)
 
 
 def fits(problem: Problem, stage: PlainStage) -> bool:

@@ -118,7 +118,7 @@ def test_what_a_stage_does_once_per_batch_is_not_pipelined() -> None:
     table = StageTable(question)
     stages = [Choice(0, 1, 0, 1), Choice(2, 2, 1, 1)]
     first, second = (table.parts(*cell) for cell in zip(*table.cells(stages), strict=True))
-    assert first.once > 0 == second.once
+    assert first.once > 0 == second.once  # the first holds tables
     m = question.micro_batches
     assert m > 1
     expected = first.once + (first.spread + second.spread) / m

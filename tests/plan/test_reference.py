@@ -91,10 +91,11 @@ class Page:
         if weights:
             reduce += 2 * (w_in if w_red is None else w_red) * weights * (k - 1) / k
             reduce += 2 * (in_latency if red_latency is None else red_latency) * (k - 1)
-        CT = (F + OCT[False] * factor) * relief + messages
-        once = OCT[True] * factor * relief + reduce
-        spread = max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
-        return once, spread, w_up * cut_rows / k
+        CT = (F + (OCT[True] + OCT[False]) * factor) * relief + messages
+        DT += reduce
+        ET = max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
+        once = (1 - fixed.overlap) * (OCT[True] * factor * relief + reduce)
+        return once, ET - once, w_up * cut_rows / k
 
     def plan(self, stages: list[Stage]) -> tuple[float, float]:
         once, chain, tables, rows = 0.0, [0.0], [0.0], [0.0]
