@@ -30,6 +30,8 @@ def fit_profile(
         full = [run for run in mine if run is not alone] or mine
         own = [_fit_layer(layer.name, full) for layer in first.layers]
         timings += own
+        if one_machine and len(cluster.pools) > 1:
+            alone = None  # the ranks of the other pools fill the node
         fixed.append(_fit_pool(cluster.pool(name), full, own, alone, most))
     return Profile(
         model=first.model,

@@ -72,6 +72,15 @@ def test_noise_never_makes_company_helpful() -> None:
     assert pool_of(measured(1, 1, 1.1), measured(1, 4, 1.0)).alone == 1.0
 
 
+def test_no_rank_is_alone_on_a_machine_that_pools_share() -> None:
+    """While a stage of one pool has one rank, that of the other pool keeps the other cores busy."""
+    other = CLUSTER.pools[0].model_copy(update={"name": "other"})
+    shared = CLUSTER.model_copy(update={"pools": (*CLUSTER.pools, other)})
+    runs = [measured(1, 1, 0.6), measured(1, 4, 1.0)]
+    assert fit_profile(shared, runs, [], one_machine=True).pool("cpu").alone == 1.0
+    assert fit_profile(shared, runs, [], one_machine=False).pool("cpu").alone == pytest.approx(0.6)
+
+
 def test_one_rank_alone_is_measured_next_to_full_nodes() -> None:
     job = Job.parse(
         {
