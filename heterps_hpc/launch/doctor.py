@@ -25,7 +25,7 @@ from rich.table import Table
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.failure import SHARED_MEMORY, free_shared_memory
+from heterps_hpc.launch.failure import BROKEN_AMX, SHARED_MEMORY, free_shared_memory
 from heterps_hpc.launch.mpi import Flavour, Mpi, find_mpi, mpi_environment
 from heterps_hpc.launch.rank_command import ENV, without_launchers
 from heterps_hpc.launch.slurm.script import plugin_of
@@ -36,6 +36,11 @@ Need = Literal["both", "local", "slurm"]
 _PROBE_LIMIT_SECONDS = 120.0
 _MIN_SHARED_MEMORY = 64 << 20
 _SETUP = "run `make setup` again"
+_BFLOAT16 = """
+import torch
+ones = torch.ones(64, 64, dtype=torch.bfloat16)
+assert torch.nn.functional.linear(ones, ones).sum() == 64**3
+"""
 
 Found = dict[str, Any]  # by one rank of the probe
 
@@ -118,7 +123,7 @@ def probe_ranks(mpi: Mpi, num_ranks: int = 2) -> list[Found]:
 
 def local_checks() -> list[Check]:
     """Everything that a run on this machine needs."""
-    return [_python(), _env(), _shared_memory(), *_ranks(), _compiler()]
+    return [_python(), _env(), _shared_memory(), *_ranks(), bfloat16_check(), _compiler()]
 
 
 def _env() -> Check:
@@ -213,6 +218,15 @@ def _horovod(rank: Found) -> Check:
 def _part(rank: Found, name: str, found: str) -> Check:
     error = rank.get(f"error_{name}")
     return Check(name, error or found, error is None, _SETUP, local=True, slurm=True)
+
+
+def bfloat16_check(python: str = sys.executable) -> Check:
+    """In a process of its own, which an illegal instruction may kill; float32 does without."""
+    done = subprocess.run(
+        [python, "-c", _BFLOAT16], capture_output=True, text=True, check=False, timeout=60
+    )
+    error = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+    return Check("bfloat16", error if done.returncode else "works", not done.returncode, BROKEN_AMX)
 
 
 def _compiler() -> Check:

@@ -19,6 +19,11 @@ from heterps_hpc.launch.launcher_output import main_line
 from heterps_hpc.rundir import RunDir
 
 SHARED_MEMORY = "/dev/shm"
+BROKEN_AMX = (
+    "some virtual machines announce AMX, which torch uses for bfloat16, but cannot run it; set "
+    "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment of the ranks, or use "
+    "`train.precision: float32`"
+)
 _LAST_LINES = 12
 _SEARCHED_LINES = 60  # earlier ones belong to an earlier start
 
@@ -62,7 +67,7 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     return "\n".join(
         [
             describe_dead(run, printed) or _without_ranks(printed),
-            *_shared_memory_hint(run, printed),
+            *_signal_hints(run, printed),
             "the last output of the launcher:",
             *(f"  {line}" for line in printed[-_LAST_LINES:]),
             f"logs: {run.logs}",
@@ -76,20 +81,21 @@ def _without_ranks(printed: list[str]) -> str:
     return f"no rank reported why it ended; the launcher printed: {line or '(nothing)'}"
 
 
-def _shared_memory_hint(run: RunDir, printed: list[str]) -> list[str]:
-    """A rank that writes to a full /dev/shm is killed by a bus error, without a word."""
+def _signal_hints(run: RunDir, printed: list[str]) -> list[str]:
+    """What a rank that was killed by the processor or the kernel cannot report itself."""
     end = events.read(run).newest_start.last(events.Ended)
-    bus_error = signal.SIGBUS in (
-        (end.status or 0) % 128 if end is not None else 0,
-        *(int(number) for line in printed for number in SIGNAL_OF_DEAD.findall(line)),
-    )
-    if not bus_error and not any("Bus error" in line for line in printed):
-        return []
-    return [
-        f"a bus error: {SHARED_MEMORY} was full ({free_shared_memory() / 2**20:.0f} MB free now), "
-        f"where MPI keeps messages; remove old files there, or enlarge it (`mount -o "
-        f"remount,size=2G {SHARED_MEMORY}`, `docker run --shm-size`)"
-    ]
+    signals = {int(number) for line in printed for number in SIGNAL_OF_DEAD.findall(line)}
+    signals.add((end.status or 0) % 128 if end is not None else 0)
+    hints = []
+    if signal.SIGBUS in signals or any("Bus error" in line for line in printed):
+        hints.append(
+            f"a bus error: {SHARED_MEMORY} was full ({free_shared_memory() / 2**20:.0f} MB free "
+            f"now), where MPI keeps messages; remove old files there, or enlarge it (`mount -o "
+            f"remount,size=2G {SHARED_MEMORY}`, `docker run --shm-size`)"
+        )
+    if any("Illegal instruction" in line for line in printed):  # 4 alone is also a code of ours
+        hints.append(f"an illegal instruction: {BROKEN_AMX}")
+    return hints
 
 
 def free_shared_memory() -> int:

@@ -1,6 +1,7 @@
 """What the doctor makes of what it finds."""
 
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.doctor import (
     Check,
     as_table,
+    bfloat16_check,
     exit_code_of,
     local_checks,
     parse_plugins,
@@ -75,6 +77,18 @@ def test_runs_do_without_horovod_but_not_with_a_useless_one() -> None:
 def test_this_machine_can_run_locally() -> None:
     """The environment that runs the tests must pass its own examination."""
     assert [check for check in local_checks() if check.local and not check.ok] == []
+
+
+def test_a_processor_that_cannot_do_bfloat16_is_named(tmp_path: Path) -> None:
+    assert bfloat16_check().ok  # the tests do without AMX
+    dies = tmp_path / "python"
+    dies.write_text("#!/bin/sh\nkill -ILL $$\n")
+    dies.chmod(0o755)
+    check = bfloat16_check(str(dies))
+    assert not check.ok
+    assert not check.local  # float32 trains all the same
+    assert check.found == "ended with -4"
+    assert "ONEDNN_MAX_CPU_ISA" in check.remedy
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,17 @@ def test_full_shared_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "/dev/shm" not in (explain(run, ExitCode.RANK_FAILED) or "")
 
 
+def test_an_illegal_instruction_is_explained(tmp_path: Path) -> None:
+    run = RunDir(tmp_path).create()
+    events.record(run, events.Started())
+    dead = "=   PID 4711 RUNNING AT n1\n=   EXIT CODE: 4\n"
+    text = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Illegal instruction (signal 4)\n"
+    run.launcher_log.write_text(dead + text)
+    assert "ONEDNN_MAX_CPU_ISA" in (explain(run, ExitCode.RANK_FAILED) or "")
+    run.launcher_log.write_text(dead)  # a rank's own code
+    assert "ONEDNN_MAX_CPU_ISA" not in (explain(run, ExitCode.RANK_FAILED) or "")
+
+
 @pytest.mark.parametrize(
     "name",
     [
