@@ -69,7 +69,7 @@ LONG := $(patsubst %,tests/%/,slurm end_to_end equivalence)
 TESTS = $(LONG) $(filter-out $(LONG) $(ALONE) %__pycache__/,$(wildcard tests/*/))
 .PHONY: test
 test: setup slurm-packages lint types ## everything that a change must pass
-	$(call stage,tests side by side,$(PYTEST) -n $(JOBS) --dist loadfile $(TESTS) $(ALONE:%=--ignore=%) -m 'not full')
+	$(call stage,tests side by side,$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) $(ALONE:%=--ignore=%) -m 'not full')
 	$(call stage,tests one at a time,$(PYTEST) $(ALONE) -m 'not full')
 
 .PHONY: lint

@@ -63,7 +63,7 @@ def test_a_forward_pass_is_not_counted_to_the_backward_pass_before_it() -> None:
             tensors = {"x": torch.ones(1, 2, requires_grad=True)}
             for _ in modules.run(tensors):
                 pass
-            modules.backward([tensors[LOSS].sum()], [None])
+            modules.backward([tensors[LOSS].sum()], [None], is_last=True)
         took.append(time.perf_counter() - began)
         times.step_ends(step)
     assert len(times.steps) == 2  # not the first: it is the warm-up
