@@ -61,17 +61,15 @@ clean: ## remove the environments and everything built (the cache stays)
 # --- checks -----------------------------------------------------------------------------
 
 # Side by side, one file at a time each: most of the time goes into waiting, for a cluster, for
-# imports, for ranks that end. The longest first. What compares times with predictions, and what
-# waits for ranks that do not answer, is last and alone. One worker more than cores: with as many
-# as cores, these tests left 38 % of two cores idle.
-CORES := $(shell nproc)
-JOBS ?= $(shell expr $(CORES) + 1)
+# imports, for ranks that end. What compares times with predictions, and what waits for ranks that
+# do not answer, is last and alone. More workers, or the files that start ranks first, are slower:
+# worlds that share cores spend them on polling.
+JOBS ?= $(shell nproc)
 ALONE := tests/faults/ tests/slurm/test_unlike_predictions.py
-LONG := $(patsubst %,tests/%/,slurm end_to_end equivalence)
-TESTS = $(LONG) $(filter-out $(LONG) $(ALONE) %__pycache__/,$(wildcard tests/*/))
+TESTS = $(filter-out $(ALONE) %__pycache__/,$(wildcard tests/*/))
 .PHONY: test
 test: setup slurm-packages lint types ## everything that a change must pass
-	$(call stage,tests side by side,$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) $(ALONE:%=--ignore=%) -m 'not full')
+	$(call stage,tests side by side,$(PYTEST) -n $(JOBS) --dist loadfile $(TESTS) $(ALONE:%=--ignore=%) -m 'not full')
 	$(call stage,tests one at a time,$(PYTEST) $(ALONE) -m 'not full')
 
 .PHONY: lint
@@ -88,7 +86,7 @@ format: setup ## write Python and C++ in the project's format
 MYPY_PACKAGES := heterps_hpc data_prep tools slurm.dev_cluster
 .PHONY: types
 types: setup ## mypy, strict
-	$(call stage,mypy,$(BIN)/mypy --strict --num-workers $(CORES) $(MYPY_PACKAGES:%=-p %))
+	$(call stage,mypy,$(BIN)/mypy --strict --num-workers $(JOBS) $(MYPY_PACKAGES:%=-p %))
 
 .PHONY: test-equivalence
 test-equivalence: setup ## every layout against the oracle, the long form
