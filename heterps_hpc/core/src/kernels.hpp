@@ -46,6 +46,7 @@ struct SumArgs {
 struct ApplyArgs {
     RowView rows;
     const uint32_t* places;  // their rows; kNoRow = nothing to update
+    const uint64_t* hashes;  // of their keys; only for rows of half precision
     uint32_t num_places;
     uint32_t first, step;
     void* sums;  // the gradients by place; used as scratch

@@ -42,7 +42,8 @@ inline bool apply_row(const ApplyArgs& a, uint32_t u, ValueOf<S>* g, Width<Value
     if (!is_finite(squares)) return false;
     const uint32_t row = a.places[u];
     char* vector = a.rows.vector(row);
-    T* v = values_of<S, DIM>(vector, a.wide, w);
+    alignas(64) T local[DIM == 0 ? 1 : DIM];
+    T* v = values_of<S, DIM>(vector, DIM == 0 ? a.wide : reinterpret_cast<char*>(local), w);
     bool changed = false;
     if (a.clip_norm > 0) {
         const T norm = root(squares);
@@ -59,7 +60,7 @@ inline bool apply_row(const ApplyArgs& a, uint32_t u, ValueOf<S>* g, Width<Value
     if (OPT == Optimizer::kRowwiseAdagrad && changed) squares = sum_squares<T, DIM>(g, w);
     update<T, DIM, OPT>(a, v, reinterpret_cast<T*>(a.rows.state(row)), g, squares, w);
     if constexpr (Stored<S>::kIsHalf) {
-        const uint64_t base = mix64(a.rows.key(row) ^ a.rounding_seed);
+        const uint64_t base = mix64(unmix64(a.hashes[u]) ^ a.rounding_seed);
         narrow_vector(v, reinterpret_cast<S*>(vector), w.size(), ByElement{base});
     }
     return true;
@@ -69,15 +70,12 @@ template <class S, int DIM, Optimizer OPT>
 void apply(ApplyArgs& a) {
     using T = ValueOf<S>;
     const Width<T, DIM> w(a.dim);
-    const uint32_t vector_bytes = a.rows.vector_bytes < 512 ? a.rows.vector_bytes : 512;
-    const uint32_t state_bytes = a.rows.state_bytes < 512 ? a.rows.state_bytes : 512;
     const uint64_t ahead = uint64_t{kAhead} * a.step;
     for (uint64_t u = a.first; u < a.num_places; u += a.step) {
         if (u + ahead < a.num_places && a.places[u + ahead] != kNoRow) {
-            prefetch_bytes(a.rows.vector(a.places[u + ahead]), vector_bytes);
+            prefetch_lines(a.rows.vector(a.places[u + ahead]), a.rows.vector_bytes);
             if (OPT != Optimizer::kSgd)
-                prefetch_bytes(a.rows.state(a.places[u + ahead]), state_bytes);
-            if (Stored<S>::kIsHalf) __builtin_prefetch(&a.rows.key(a.places[u + ahead]));
+                prefetch_lines(a.rows.state(a.places[u + ahead]), a.rows.state_bytes);
         }
         if (a.places[u] == kNoRow) continue;
         T* g = static_cast<T*>(a.sums) + u * static_cast<size_t>(w.size());

@@ -133,7 +133,18 @@ void narrow(const char* wide, char* vector, uint32_t dim) {
     }
 }
 
-// The numbers of a stored vector: where they lie, or in `wide`.
+// Numbers 8 * i to 8 * i + 7 of a stored vector, in registers.
+template <class S>
+inline typename Eight<ValueOf<S>>::type eight_of(const char* vector, int i) {
+    if constexpr (Stored<S>::kIsHalf) {
+        const Shorts bits = reinterpret_cast<const Shorts*>(vector)[i];
+        return as_floats(__builtin_convertvector(bits, Words), S{});
+    } else {
+        return reinterpret_cast<const typename Eight<S>::type*>(vector)[i];
+    }
+}
+
+// All numbers of a stored vector: where they lie, or in `wide`.
 template <class S, int DIM>
 inline ValueOf<S>* values_of(char* vector, char* wide, Width<ValueOf<S>, DIM> w) {
     if constexpr (Stored<S>::kIsHalf) {

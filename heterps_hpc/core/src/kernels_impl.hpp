@@ -30,16 +30,18 @@ constexpr bool in_eights = DIM != 0 && DIM % kLanes == 0;
 #include "kernels_draw.hpp"
 #include "kernels_half.hpp"
 
-// out = a * scale
-template <class T, int DIM>
-inline void scale_into(T* __restrict out, const T* __restrict a, T scale, Width<T, DIM> w) {
+// out = a stored vector * scale
+template <class S, int DIM>
+inline void scale_into(ValueOf<S>* __restrict out, char* vector, ValueOf<S> scale, char* wide,
+                       Width<ValueOf<S>, DIM> w) {
     if constexpr (in_eights<DIM>) {
-        using V = typename Eight<T>::type;
+        using V = typename Eight<ValueOf<S>>::type;
         for (int i = 0; i < DIM / kLanes; ++i) {
-            reinterpret_cast<V*>(out)[i] = reinterpret_cast<const V*>(a)[i] * scale;
+            reinterpret_cast<V*>(out)[i] = eight_of<S>(vector, i) * scale;
         }
     } else {
-        for (int i = 0; i < w.size(); ++i) out[i] = a[i] * scale;
+        const auto* __restrict v = values_of<S, DIM>(vector, wide, w);
+        for (int i = 0; i < w.size(); ++i) out[i] = v[i] * scale;
     }
 }
 
@@ -80,13 +82,8 @@ inline void add_scaled(T* acc, const T* v, T scale, Width<T, DIM> w) {
     for (int i = 0; i < w.size(); ++i) acc[i] += v[i] * scale;
 }
 
-inline void prefetch_bytes(const char* at, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 1);
-    __builtin_prefetch(at + bytes - 1, 1);
-}
-
 inline void prefetch_out(const PoolArgs& a, int64_t sample, size_t bytes) {
-    prefetch_bytes(a.out + sample * a.out_stride, bytes < 512 ? static_cast<uint32_t>(bytes) : 512);
+    prefetch_lines(a.out + sample * a.out_stride, bytes);
 }
 
 // out += the vectors of keys [begin, end); their sum stays in registers.
@@ -102,14 +99,14 @@ inline void add_keys(ValueOf<S>* __restrict out, const PoolArgs& a, int64_t begi
     for (int64_t k = begin; k < end; ++k) {
         char* vector = const_cast<char*>(a.vectors[a.member[k]]);
         if (vector == nullptr) continue;
-        const T* v = values_of<S, DIM>(vector, a.wide, w);
         const T scale = WEIGHTED ? weights[k] : T(1);
         if constexpr (in_eights<DIM>) {
             for (int i = 0; i < kEights; ++i) {
-                const V more = reinterpret_cast<const V*>(v)[i];
+                const V more = eight_of<S>(vector, i);
                 sum[i] += WEIGHTED ? more * scale : more;
             }
         } else {
+            const T* v = values_of<S, DIM>(vector, a.wide, w);
             for (int i = 0; i < w.size(); ++i) out[i] += WEIGHTED ? v[i] * scale : v[i];
         }
     }
@@ -119,7 +116,7 @@ inline void add_keys(ValueOf<S>* __restrict out, const PoolArgs& a, int64_t begi
 // By itself: within the loop that adds, it would cost the registers of the sums.
 inline void prefetch_vectors(const PoolArgs& a, int64_t first, int64_t last) {
     for (int64_t k = first; k < last && k < a.key_end; ++k) {
-        __builtin_prefetch(a.vectors[a.member[k]]);
+        prefetch_line(a.vectors[a.member[k]]);
     }
 }
 
@@ -137,7 +134,7 @@ void pool(PoolArgs& a) {
             if (vector == nullptr) {
                 for (int i = 0; i < w.size(); ++i) out[i] = T(0);
             } else {
-                scale_into<T, DIM>(out, values_of<S, DIM>(vector, a.wide, w), scale, w);
+                scale_into<S, DIM>(out, vector, scale, a.wide, w);
             }
         }
         a.sample = a.key_end;
@@ -193,13 +190,13 @@ bool sum_sources(SumArgs& a) {
     T bad[kLanes] = {};
     for (int64_t k = 0; k < a.num_sources; ++k) {
         const char* at = a.gradients + (PLAIN ? k : int64_t{a.sample[k]}) * a.stride;
-        if (PLAIN && k + kFar < a.num_sources) prefetch_bytes(at + kFar * a.stride, bytes);
+        if (PLAIN && k + kFar < a.num_sources) prefetch_lines(at + kFar * a.stride, bytes);
         const T* g = reinterpret_cast<const T*>(at);
         if (PLAIN) mark_bad(bad, g, w.size());
         const uint32_t u = a.member[k];
         if (!PLAIN && k + kFar < a.num_sources) {
-            __builtin_prefetch(sums + size_t{a.member[k + kFar]} * static_cast<size_t>(w.size()));
-            __builtin_prefetch(a.gradients + int64_t{a.sample[k + kFar]} * a.stride);
+            prefetch_line(sums + size_t{a.member[k + kFar]} * static_cast<size_t>(w.size()));
+            prefetch_line(a.gradients + int64_t{a.sample[k + kFar]} * a.stride);
         }
         T* s = sums + size_t{u} * static_cast<size_t>(w.size());
         const T scale = SCALED ? coefficient[k] : T(1);
@@ -235,7 +232,7 @@ bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
         const char* row = static_cast<const char*>(values) + r * stride;
         // Columns of a wide matrix: too far apart for the processor to see the pattern.
         if (r + kFar < rows)
-            prefetch_bytes(row + kFar * stride, static_cast<uint32_t>(cols * sizeof(T)));
+            prefetch_lines(row + kFar * stride, static_cast<size_t>(cols) * sizeof(T));
         const T* v = reinterpret_cast<const T*>(row);
         T bad[kLanes] = {};
         mark_bad(bad, v, static_cast<int>(cols));

@@ -3,6 +3,7 @@
 #pragma once
 #include "hash.hpp"
 #include "kernels.hpp"
+#include "prefetch.hpp"
 
 namespace hps {
 // Out of line on purpose: the same library call whatever the instruction set.

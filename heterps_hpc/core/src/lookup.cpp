@@ -8,18 +8,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "prefetch.hpp"
+
 namespace hps {
-namespace {
-
-void prefetch_vector(const char* vector, uint32_t bytes) {
-    for (uint32_t at = 0; at < std::min(bytes, 512u); at += 64) __builtin_prefetch(vector + at);
-}
-
-}  // namespace
 
 void Table::fetch_buckets(const uint64_t* hashes, uint32_t first, uint32_t last) const {
     const Homes homes = index_.homes();
-    for (uint32_t u = first; u < last; ++u) __builtin_prefetch(homes.home(hashes[u]));
+    for (uint32_t u = first; u < last; ++u) prefetch_line(homes.home(hashes[u]));
 }
 
 // Rows and vectors of the hashes at places [first, last); those without a row in memory go to
@@ -35,7 +30,7 @@ void Table::look_up(const uint64_t* hashes, uint32_t first, uint32_t last, uint3
         if (row < kCold) [[likely]] {
             rows[u] = row;
             vectors[u] = view.vector(row);
-            prefetch_vector(vectors[u], view.vector_bytes);
+            prefetch_lines(vectors[u], view.vector_bytes);
             continue;
         }
         if (row == kUnsure) __builtin_prefetch(home + 1);
@@ -59,7 +54,7 @@ void Table::look_further(const uint64_t* hashes, uint32_t* rows, const char** ve
         }
         rows[miss.place] = miss.candidate;
         vectors[miss.place] = rows_.view().vector(miss.candidate);
-        prefetch_vector(vectors[miss.place], layout_.vector_bytes);
+        prefetch_lines(vectors[miss.place], layout_.vector_bytes);
     }
     misses.resize(kept);
 }

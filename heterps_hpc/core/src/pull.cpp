@@ -3,6 +3,7 @@
 
 #include "lookup.hpp"
 #include "phases.hpp"
+#include "prefetch.hpp"
 
 namespace hps {
 namespace {
@@ -21,9 +22,9 @@ void Table::pull_alone(Lookup& l) {
     do {
         pool.key_end = std::min(pool.key_begin + kBlockKeys, a.num_keys);
         const uint32_t first = distinct.size();
-        distinct.add(
-            a.keys + pool.key_begin, pool.key_end - pool.key_begin, l.member + pool.key_begin,
-            [homes = index_.homes()](uint64_t hash) { __builtin_prefetch(homes.home(hash)); });
+        distinct.add(a.keys + pool.key_begin, pool.key_end - pool.key_begin,
+                     l.member + pool.key_begin,
+                     [homes = index_.homes()](uint64_t hash) { prefetch_line(homes.home(hash)); });
         look_up(distinct.hashes(), first, distinct.size(), l.rows, l.scratch.vectors.data(),
                 misses);
         any_absent |= settle_all(l, first, distinct.size(), misses);
@@ -86,6 +87,8 @@ std::shared_ptr<Pulled> Table::pull(const PullArgs& a) {
     if (!spares_.empty()) {
         handle->rows.swap(spares_.back().rows);
         handle->member.swap(spares_.back().member);
+        handle->hashes.swap(spares_.back().hashes);
+        handle->hashes.clear();
         spares_.pop_back();
     }
     const auto num_keys = static_cast<size_t>(a.num_keys);
@@ -105,6 +108,9 @@ std::shared_ptr<Pulled> Table::pull(const PullArgs& a) {
     Lookup lookup{a, handle.get(), scratch, handle->rows.data(), handle->member.data()};
     try {
         pull_rows(lookup);
+        if (config_.precision != Precision::kFull) {
+            handle->hashes.assign(lookup.hashes(), lookup.hashes() + scratch.distinct[0].size());
+        }
     } catch (...) {
         close(*handle);
         throw;

@@ -71,9 +71,10 @@ int64_t list_sources(const Pulled& h, const uint32_t* member, uint32_t owner, ui
 struct Table::Batch {
     const std::vector<std::shared_ptr<Pulled>>& handles;
     const std::vector<Gradient>& gradients;
-    const std::vector<const float*>& clicks;  // empty = none
-    std::vector<const uint32_t*> member;      // of each handle: the place of every key
-    const uint32_t* rows = nullptr;           // per place
+    const std::vector<const float*>& clicks;   // empty = none
+    std::vector<const uint32_t*> member = {};  // of each handle: the place of every key
+    const uint32_t* rows = nullptr;            // per place
+    const uint64_t* hashes = nullptr;          // per place, of half precision rows
     uint32_t num_places = 0;
     uint32_t threads = 1;
     char* sums = nullptr;  // per place; and one vector more for each thread
@@ -84,6 +85,7 @@ void Table::join_handles(Batch& b, PushScratch& s) const {
     if (b.handles.size() == 1) {
         b.member = {b.handles[0]->member.data()};
         b.rows = b.handles[0]->rows.data();
+        b.hashes = b.handles[0]->hashes.data();
         b.num_places = b.handles[0]->num_distinct;
         return;
     }
@@ -96,7 +98,7 @@ void Table::join_handles(Batch& b, PushScratch& s) const {
         throw std::invalid_argument("push: more than 2^32 keys in one batch; use smaller batches");
     }
     for (auto* v : {&s.rows, &s.place}) v->resize(std::max(v->size(), num_rows));
-    s.keys.resize(std::max(s.keys.size(), num_rows));
+    for (auto* v : {&s.keys, &s.hashes}) v->resize(std::max(v->size(), num_rows));
     s.member.resize(std::max(s.member.size(), num_keys));
     s.distinct.start(static_cast<int64_t>(num_rows));
     uint32_t* member = s.member.data();
@@ -104,6 +106,7 @@ void Table::join_handles(Batch& b, PushScratch& s) const {
         std::copy_n(h->rows.begin(), h->num_distinct, s.keys.begin());
         s.distinct.add(s.keys.data(), h->num_distinct, s.place.data());
         for (size_t k = 0; k < h->num_keys; ++k) member[k] = s.place[h->member[k]];
+        for (size_t u = 0; u < h->hashes.size(); ++u) s.hashes[s.place[u]] = h->hashes[u];
         b.member.push_back(member);
         member += h->num_keys;
     }
@@ -112,6 +115,7 @@ void Table::join_handles(Batch& b, PushScratch& s) const {
         s.rows[u] = static_cast<uint32_t>(unmix64(s.distinct.hashes()[u]));
     }
     b.rows = s.rows.data();
+    b.hashes = s.hashes.data();
 }
 
 // Sums the gradients of the places that are `owner`'s.
@@ -146,6 +150,7 @@ uint64_t Table::apply(const Batch& b, uint32_t owner, uint64_t step, double lr) 
     ApplyArgs a{};
     a.rows = rows_.view();
     a.places = b.rows;
+    a.hashes = b.hashes;
     a.num_places = b.num_places;
     a.first = owner;
     a.step = b.threads;
@@ -291,7 +296,7 @@ PushStats Table::push(const std::vector<std::shared_ptr<Pulled>>& handles,
                       const std::vector<const float*>& clicks) {
     const std::unique_lock lock(mutex_);
     check_push(handles, step);
-    Batch batch{handles, gradients, clicks, {}, nullptr, 0, 1, nullptr};
+    Batch batch{handles, gradients, clicks};
     PushStats result = push_batch(batch, step, lr);
     step_ = step;
     stats_.pushed_rows += result.rows;
@@ -309,7 +314,8 @@ void Table::close(Pulled& handle) {
     if (cold_) unpin(handle);
     // Memory of this size goes back to the system when freed, and costs page faults at each pull.
     if (spares_.size() < spares_.capacity()) {
-        spares_.push_back({std::move(handle.rows), std::move(handle.member)});
+        spares_.push_back(
+            {std::move(handle.rows), std::move(handle.member), std::move(handle.hashes)});
     }
 }
 

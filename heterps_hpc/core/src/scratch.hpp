@@ -53,7 +53,7 @@ struct Sources {
 struct PushScratch {
     std::vector<Sources> sources;  // per thread
     Distinct distinct;             // rows of several pulls
-    std::vector<uint64_t> keys;
+    std::vector<uint64_t> keys, hashes;
     std::vector<uint32_t> rows, place, member;
     std::vector<char> sums;
     std::vector<uint32_t> shows;

@@ -56,6 +56,7 @@ struct Pulled {
     uint32_t num_distinct = 0;
     std::vector<uint32_t> rows;    // per distinct key, by first appearance; kNoRow = not in here
     std::vector<uint32_t> member;  // per key: its place in `rows`
+    std::vector<uint64_t> hashes;  // per distinct key; empty where no row needs them for rounding
     std::vector<int64_t> offsets;  // empty = one key per sample
     std::vector<char> weights;
     std::vector<uint64_t> absent;  // keys that were not admitted, once per sighting
@@ -200,6 +201,7 @@ class Table : public std::enable_shared_from_this<Table> {
     std::unordered_set<Pulled*> open_handles_;
     struct Spare {
         std::vector<uint32_t> rows, member;
+        std::vector<uint64_t> hashes;
     };
     std::vector<Spare> spares_;  // memory of closed handles, for the next ones
     std::vector<Snapshot*> snapshots_;
