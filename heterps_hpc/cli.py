@@ -108,13 +108,13 @@ def measure(
     from heterps_hpc.launch.launcher import launcher_for
 
     launcher = launcher_for(on)
+    found = None if from_run is None else profile_from_run(from_run)
     with freeze(job, run_dir, may_have_trained=True) as (spec, cluster, directory):
         with task(directory, "data"):
             data = ready_data(spec)
-        if from_run is None:
+        if found is None:
             found = make(spec, cluster, directory, launcher, again=measure_again)
         else:
-            found = profile_from_run(from_run)
             found.check_model(model_of(spec, data))
         found.save(directory.profile)
     _print(f"wrote {directory.profile}")

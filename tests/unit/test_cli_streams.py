@@ -12,6 +12,7 @@ import pytest
 from data_prep import DESCRIPTIONS, SOURCES
 from heterps_hpc import __version__
 
+PAPER = Path(__file__).parents[2] / "examples/ctr_paper.yaml"
 ASCII = {"PYTHONIOENCODING": "ascii", "LC_ALL": "POSIX", "PYTHONUTF8": "0"}
 
 
@@ -56,3 +57,12 @@ def test_version_and_completion() -> None:
         command, capture_output=True, text=True, env={**os.environ, **words}, timeout=60
     )
     assert done.stdout.split() == ["status"]
+
+
+def test_measuring_from_a_run_that_is_not_there_makes_nothing(tmp_path: Path) -> None:
+    made = tmp_path / "run"
+    done = heterps("measure", str(PAPER), "--from", "nowhere", "--run-dir", str(made))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("heterps: nowhere: not a run directory")
+    assert not made.exists()
