@@ -7,7 +7,7 @@ Each family (families.py) asks questions that the policy was not trained on. Eve
 second of one core (ten on more than 8 pools) and knows neither the rules' plans nor the optimum.
 Gaps are above the certified optimum, or above the cheapest plan that any method found where the
 exact solver ran out of time. `--quick` asks a few questions of three families. All of it takes
-hours; with `--answers` a run that was stopped goes on where it was.
+hours; with `--answers` a stopped run continues where it was.
 """
 
 from __future__ import annotations

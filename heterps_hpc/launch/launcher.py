@@ -57,7 +57,7 @@ class Replanner:
 
 @dataclass(frozen=True)
 class Listener:
-    """Who wants to hear what happens meanwhile."""
+    """Callbacks for what happens meanwhile."""
 
     line: Callable[[str], None] = _ignore  # a line that ranks or their launcher printed
     progress: Callable[[dict[str, Any]], None] = _ignore  # a record of metrics.jsonl

@@ -1,7 +1,7 @@
-"""Numbers that must be finite: a flag on the device says so, and the host hears of it later.
+"""Numbers that must be finite: the device itself looks, and the host reads its flag later.
 
 To read a number is to stop until the device has computed it. So the device itself looks at its
-numbers, and what it found comes to the host while that goes on with other work.
+numbers, and its flag is copied to the host while the host continues with other work.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class HalfReducer(Reducer):
         self._inner.start(self._half)
 
     def advance(self) -> None:
-        """Let the inner one go on."""
+        """Let the inner one make progress."""
         self._inner.advance()
 
     def finish(self) -> torch.Tensor:

@@ -28,8 +28,8 @@ class Reducer(ABC):
     num_bytes = 0  # handed over to be summed so far, by this rank
     num_sums = 0
 
-    def advance(self) -> None:  # noqa: B027 (most sums go on by themselves)
-        """Go on as far as nothing need be waited for; called now and then."""
+    def advance(self) -> None:  # noqa: B027 (most sums progress by themselves)
+        """Make progress without waiting; called now and then."""
 
     def start(self, flat: torch.Tensor) -> None:
         """Begin to sum; `flat` must not be touched until `finish`."""
@@ -42,7 +42,7 @@ class Reducer(ABC):
         """Begin to sum."""
 
     def is_done(self) -> bool:
-        """Whether `finish` need not wait; only where sums go on by themselves."""
+        """Whether `finish` need not wait; only where sums progress by themselves."""
         raise NotImplementedError
 
     @abstractmethod
@@ -163,7 +163,7 @@ class MpiReducer(Reducer):
 
 
 class BackgroundMpiReducer(MpiReducer):
-    """MPI_Iallreduce on host memory: it goes on whenever this rank looks after its messages.
+    """MPI_Iallreduce on host memory: it progresses whenever this rank polls its messages.
 
     For buckets only: where nothing is hidden behind the sum, the blocking one is faster.
     """
