@@ -19,6 +19,11 @@ NUM_RANKS = 3
 MOST_PHASES = 60  # every rank goes through more than these
 
 
+def shared_memory() -> set[Path]:
+    """Files of MPICH that take memory of this machine."""
+    return set(Path("/dev/shm").glob("mpich_shm_*"))
+
+
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
 def test_a_killed_rank_costs_nothing_but_time(
     seed: int, data: Path, undisturbed: Learned, tmp_path: Path
@@ -33,7 +38,9 @@ def test_a_killed_rank_costs_nothing_but_time(
         "do": "kill",
     }
     run = make_run(tmp_path, data, CASE)
+    before = shared_memory()
     hit = run.start(environment={"HETERPS_FAULT": json.dumps(fault)}, program=FAULTY_PROGRAM)
+    assert fault["count"] == 1 or shared_memory() <= before  # 1: before ranks have met
     assert not hit.timed_out
     assert hit.returncode != 0, f"{fault} did not happen"
     left = newest(run.directory.checkpoints)

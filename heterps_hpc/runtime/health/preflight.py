@@ -36,6 +36,7 @@ from heterps_hpc.runtime.health.preflight_checks import (
     problems,
     world_problem,
 )
+from heterps_hpc.runtime.shared_memory import unlink_mpi_memory
 from heterps_hpc.table_size import snapshot_share, table_bytes
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ def check_world(
     if reducer in ("auto", "horovod") and layout.reduces(comm.rank):
         info = replace(info, versions={**info.versions, "Horovod": _installed("horovod")})
     _gather(comm, layout, info)
+    unlink_mpi_memory()
     return info
 
 
