@@ -58,10 +58,7 @@ def cluster_up(name: str) -> Iterator[Cluster]:
 def pools_of(name: str) -> Cluster:
     """The cluster file that fits a file of nodes; ranks run the code of this tree."""
     data = yaml.safe_load(load_nodes(find_nodes_file(name)).cluster_file())
-    # Every node has one rank and one way out. Were all of UCX's in its address, that would exceed
-    # what Slurm's PMI-2 takes at once in some starts, and MPICH would fail to start.
-    environment = {"PYTHONPATH": str(ROOT), "UCX_TLS": "tcp,self"}
-    return Cluster.parse(data | {"site": {"environment": environment}}, name)
+    return Cluster.parse(data | {"site": {"environment": {"PYTHONPATH": str(ROOT)}}}, name)
 
 
 class LayoutRun(NamedTuple):
