@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -249,74 +249,61 @@ def _layer_arrays(
 
 def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> PoolArrays:
     pools = cluster.pools
-    fixed = [profile.pool(pool.name) for pool in pools]
+    timings = [profile.pool(pool.name) for pool in pools]
     estimated = set(profile.estimated_pools)
     uplinks = [_uplink(pool.name, profile, cluster) for pool in pools]
     inner = [_link(pool.name, pool.name, profile, cluster) for pool in pools]
-    fixed_seconds = [f.batch_seconds + micro_batches * f.micro_batch_seconds for f in fixed]
-    cut_bytes = [f.cut_seconds_per_byte for f in fixed]
-    of_tables = [f.tables_batch_seconds for f in fixed]
-
-    def floats(values: Sequence[float]) -> Floats:
-        return np.array(values, dtype=np.float64)
-
+    fixed_seconds = [t.batch_seconds + micro_batches * t.micro_batch_seconds for t in timings]
+    of_a_byte = [t.message_seconds_per_byte for t in timings]
+    of_a_message = [t.message_seconds for t in timings]
+    cut_bytes = [t.cut_seconds_per_byte for t in timings]
     return PoolArrays(
         names=tuple(pool.name for pool in pools),
-        price=floats([pool.price_per_hour for pool in pools]),
+        price=_floats(pool.price_per_hour for pool in pools),
         ranks_per_unit=np.array([p.ranks_per_node if p.billing == "node" else 1 for p in pools]),
         limit=np.array([pool.rank_limit for pool in pools]),
-        memory=floats([pool.memory_per_rank_bytes for pool in pools]),
-        device_memory=floats(
-            [math.inf if p.gpu_memory_gb is None else p.gpu_memory_gb * 1e9 for p in pools]
+        memory=_floats(pool.memory_per_rank_bytes for pool in pools),
+        device_memory=_floats(
+            math.inf if p.gpu_memory_gb is None else p.gpu_memory_gb * 1e9 for p in pools
         ),
         is_cpu=np.array([pool.device == "cpu" for pool in pools]),
-        fixed_seconds=floats(fixed_seconds),
-        overlap=floats([f.overlap for f in fixed]),
-        full_node_ranks=np.array([f.full_node_ranks for f in fixed]),
-        alone=floats([f.alone for f in fixed]),
-        uplink_latency=floats([link[0] for link in uplinks]),
-        uplink_seconds_per_byte=floats([link[1] for link in uplinks]),
-        inner_seconds_per_byte=floats([link[1] for link in inner]),
-        reduce_latency=floats(
-            [
-                link[0] if f.reduce_latency_seconds is None else f.reduce_latency_seconds
-                for f, link in zip(fixed, inner, strict=True)
-            ]
+        fixed_seconds=_floats(fixed_seconds),
+        overlap=_floats(t.overlap for t in timings),
+        full_node_ranks=np.array([t.full_node_ranks for t in timings]),
+        alone=_floats(t.alone for t in timings),
+        uplink_latency=_floats(latency for latency, _ in uplinks),
+        uplink_seconds_per_byte=_floats(seconds for _, seconds in uplinks),
+        inner_seconds_per_byte=_floats(seconds for _, seconds in inner),
+        reduce_latency=_measured_or(
+            (t.reduce_latency_seconds for t in timings), (latency for latency, _ in inner)
         ),
-        reduce_seconds_per_byte=floats(
-            [
-                link[1] if f.reduce_seconds_per_byte is None else f.reduce_seconds_per_byte
-                for f, link in zip(fixed, inner, strict=True)
-            ]
+        reduce_seconds_per_byte=_measured_or(
+            (t.reduce_seconds_per_byte for t in timings), (seconds for _, seconds in inner)
         ),
-        message_seconds_per_byte=floats([f.message_seconds_per_byte for f in fixed]),
-        message_seconds=floats([f.message_seconds for f in fixed]),
-        peer_wait_seconds=floats([f.peer_wait_seconds for f in fixed]),
-        cut_seconds_per_byte=floats(
-            [
-                f.message_seconds_per_byte if own is None else own
-                for f, own in zip(fixed, cut_bytes, strict=True)
-            ]
+        message_seconds_per_byte=_floats(of_a_byte),
+        message_seconds=_floats(of_a_message),
+        peer_wait_seconds=_floats(t.peer_wait_seconds for t in timings),
+        cut_seconds_per_byte=_measured_or(cut_bytes, of_a_byte),
+        cut_message_seconds=_measured_or(  # where a cut was measured, it is in that of a byte
+            (None if seconds is None else 0.0 for seconds in cut_bytes), of_a_message
         ),
-        cut_message_seconds=floats(
-            [
-                f.message_seconds if own is None else 0.0  # then it is in that of a byte
-                for f, own in zip(fixed, cut_bytes, strict=True)
-            ]
-        ),
-        tables_fixed_seconds=floats(
-            [
-                of_all if own is None else own
-                for of_all, own in zip(fixed_seconds, of_tables, strict=True)
-            ]
-        ),
+        tables_fixed_seconds=_measured_or((t.tables_batch_seconds for t in timings), fixed_seconds),
         estimated=np.array([pool.name in estimated for pool in pools]),
-        factors=tuple(_factors(f) for f in fixed),
+        factors=tuple(_factors(t) for t in timings),
         kinds=tuple("accelerator" if pool.is_accelerator else "cpu" for pool in pools),
         ranks_per_node=np.array([pool.ranks_per_node for pool in pools]),
         max_ranks=tuple(pool.max_ranks for pool in pools),
         max_nodes=tuple(pool.max_nodes for pool in pools),
     )
+
+
+def _floats(values: Iterable[float]) -> Floats:
+    return np.array(list(values), dtype=np.float64)
+
+
+def _measured_or(measured: Iterable[float | None], otherwise: Iterable[float]) -> Floats:
+    pairs = zip(measured, otherwise, strict=True)
+    return _floats(other if own is None else own for own, other in pairs)
 
 
 def _factors(timing: PoolTiming) -> tuple[Ints, Floats]:
