@@ -67,6 +67,18 @@ def find_mpi(python: Path | None = None) -> Mpi:
     return Mpi(flavour=found[0], mpirun=mpirun, version=found[1])
 
 
+def flavour_of_ranks(python: str | None, srun_mpi: str | None) -> Flavour:
+    """The MPI that ranks on other machines use: the one next to their `python`, else the one here.
+
+    Where none is in sight, as on a login node without MPI, the plugin of srun tells; else it is
+    MPICH, as in the environment that `make setup` builds.
+    """
+    try:
+        return find_mpi(None if python is None else Path(python)).flavour
+    except UserError:
+        return "openmpi" if (srun_mpi or "").startswith("pmix") else "mpich"
+
+
 def mpi_environment(flavour: Flavour, under: Literal["local", "slurm"]) -> dict[str, str]:
     """What to set for the ranks, and for mpirun, before MPI starts.
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import tempfile
 import time
 from datetime import datetime
+from importlib.util import find_spec
 
 from heterps_hpc import events
 from heterps_hpc.atomic_file import write_atomically
-from heterps_hpc.cluster import Cluster, Pool
+from heterps_hpc.cluster import Cluster, Pool, Site
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Ended, LayoutChangeWanted, NodesLost, StopWanted, Submitted, Torn
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.failure import outcome
 from heterps_hpc.launch.launcher import Capacity, LaunchRequest, Listener, Replanner
-from heterps_hpc.launch.mpi import Flavour, find_mpi
+from heterps_hpc.launch.mpi import Flavour, flavour_of_ranks
 from heterps_hpc.launch.progress import Progress
 from heterps_hpc.launch.restart_policy import fits, restarts_left
 from heterps_hpc.launch.slurm.job_state import JobState, state
@@ -36,6 +38,16 @@ log = logging.getLogger(__name__)
 _REQUEUE_SECONDS = 180.0  # Slurm itself holds a requeued job back for two minutes
 _SILENCE_SECONDS = 600.0
 _RETRY_SECONDS = 5.0
+
+
+def _refuse_ranks_without_mpi(site: Site) -> None:
+    """Ranks use the interpreter that submits unless the site names theirs."""
+    if site.python is None and not site.prefix and find_spec("mpi4py") is None:
+        raise UserError(
+            f"{sys.executable}: this environment has no MPI, so its ranks could not start; name the "
+            "Python of one that has in the cluster file (`site: {python: …}`), or a container "
+            "(`site: {prefix: […]}`)"
+        )
 
 
 class SlurmLauncher:
@@ -67,6 +79,7 @@ class SlurmLauncher:
 
     def queue(self, request: LaunchRequest) -> int:
         """Write the script, have Slurm check it, queue it; the number of the job."""
+        _refuse_ranks_without_mpi(request.cluster.site)
         run = request.run.create()
         refuse_second_job(run)
         run.check_usable(request.layout.num_ranks)
@@ -85,12 +98,13 @@ class SlurmLauncher:
     def script(self, request: LaunchRequest, made_before: int = 0) -> str:
         """The batch script; `made_before`: requeues that Slurm has counted for this job already."""
         left = restarts_left(events.read(request.run), request.job.launch.max_restarts)
+        site = request.cluster.site
         return render(
             request.layout,
             request.cluster,
             request.job,
             request.run.path,
-            flavour=self._flavour or find_mpi().flavour,
+            flavour=self._flavour or flavour_of_ranks(site.python, site.srun_mpi),
             program=request.program,
             max_requeues=made_before + left,
         )
