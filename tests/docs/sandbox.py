@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
     "name": "ctr-small",
     "model": {"name": "ctrdnn", "embedding_dim": 4, "hidden": [8]},
     "data": {"train": "data/train", "test": "data/test"},
-    "train": {"batch_size": 128, "metrics_every": 5, "tables": {"track_changes": True}},
+    "train": {"batch_size": 32, "metrics_every": 5, "tables": {"track_changes": True}},
     "goal": {"min_fraction_of_best": 0.3},
     "cluster": "cluster.yaml",
     "plan": {"scheduler": "greedy", "seconds": 1},
