@@ -162,6 +162,14 @@ class RunDir:
         """The run directory of scoring."""
         return RunDir(self.path / "predict")
 
+    def inner_runs(self) -> dict[str, list[RunDir]]:
+        """The runs inside of this one, by what they were for."""
+        return {
+            "measuring": [RunDir(path) for path in self.measurement("x").path.parent.glob("*")],
+            "trials": [RunDir(path) for path in self.trial("x").path.parent.glob("*")],
+            "scoring": [self.prediction],
+        }
+
     @property
     def scores(self) -> Path:
         """Of scoring: one score per sample."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from heterps_hpc.cluster import Cluster, Pool
-from heterps_hpc.events import Ended, Launched, Line, PlannedAgain, Started
+from heterps_hpc.errors import UserError
+from heterps_hpc.events import Ended, Launched, Line, PlannedAgain, Started, read_lines
 from heterps_hpc.layout import Layout
+from heterps_hpc.rundir import RunDir
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,26 @@ def _spent_on(pool: Pool, ranks: Sequence[int], hours: Sequence[float]) -> PoolS
         sum(each * pool.num_nodes(count) for count, each in held),
         sum(each * pool.hourly_price(count) for count, each in held),
     )
+
+
+def spent_besides(run: RunDir) -> dict[str, float]:
+    """Dollars of what a run needed besides its training: measuring, trials, scoring.
+
+    What a run took over from another one was paid for there.
+    """
+    found = {what: sum(map(_spent, inner)) for what, inner in run.inner_runs().items()}
+    return {what: money for what, money in found.items() if money}
+
+
+def _spent(inner: RunDir) -> float:
+    starts = attempts(read_lines(inner))
+    if not starts:
+        return 0.0
+    try:
+        cluster, layout = Cluster.load(inner.cluster), Layout.load(inner.layout)
+    except UserError:  # cut short, or of another version
+        return 0.0
+    return sum(pool.money for pool in pool_spending(cluster, layout, starts))
 
 
 def money_per_hour(cluster: Cluster, layout: Layout) -> float:

@@ -22,8 +22,9 @@ from heterps_hpc.events import Ended, Submitted
 from heterps_hpc.launch.run_progress import read_progress
 from heterps_hpc.launch.status import RunPhase, derive_state, read_status, short_state
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.spending import spent_besides
 
-_MIN_NAME = 9  # columns for the name of a run and for its state, before figures are left out
+_MIN_NAME = 9  # columns for the name of a run, before figures are left out
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _line(run: RunDir) -> RunLine:
         loss=None if progress is None else progress.loss,
         samples_per_second=summary.get("samples_per_second")
         or (None if progress is None else progress.samples_per_second),
-        money=None if progress is None else progress.money,
+        money=sum(spent_besides(run).values()) or None if progress is None else progress.money,
         began=began,
     )
 
@@ -119,9 +120,10 @@ def _table(lines: Sequence[RunLine], width: int) -> Table:
         "money": ["–" if line.money is None else fmt.money(line.money) for line in lines],
         "began": [fmt.day_and_time(line.began) for line in lines],
     }
+    state = max(len(word) for line in lines for word in line.state.split())
     for last in ("loss", "began", "samples/s"):
         widths = (max(map(len, (name, *cells))) + 3 for name, cells in numbers.items())
-        if 2 * _MIN_NAME + sum(widths) <= width:
+        if _MIN_NAME + 3 + state + 3 + sum(widths) <= width:
             break
         del numbers[last]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

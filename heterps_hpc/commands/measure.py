@@ -216,4 +216,6 @@ def _short_job(job: Job) -> Job:
     """The same training, but only a few steps and nothing besides them."""
     short = without_extras(job, time_limit_minutes=10.0)
     steps = job.measure.warmup + job.measure.batches
-    return short.model_copy(update={"train": short.train.model_copy(update={"steps": steps})})
+    return short.model_copy(
+        update={"train": short.train.model_copy(update={"steps": steps, "epochs": None})}
+    )

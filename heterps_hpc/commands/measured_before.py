@@ -16,9 +16,10 @@ from typing import Any
 
 import heterps_hpc
 from heterps_hpc.atomic_file import write_atomically
-from heterps_hpc.cluster import Pool
+from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
+from heterps_hpc.errors import UserError
 from heterps_hpc.launch.launcher import Launcher
 from heterps_hpc.model import Model
 from heterps_hpc.rundir import RunDir
@@ -67,6 +68,29 @@ def find(run: RunDir, key: str, output: str) -> RunDir | None:
         except (OSError, ValueError, KeyError, TypeError):
             continue  # of another version, or being written
     return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def profile_next_to(run: RunDir, job: Job, cluster: Cluster) -> Path | None:
+    """The newest profile of a run next to this one, of the same work on the same pools."""
+    wanted = _work(job, cluster)
+    for path in sorted(
+        run.path.parent.glob(f"*/{run.profile.name}"),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    ):
+        other = RunDir(path.parent)
+        try:
+            if _work(Job.parse_saved(other.job), Cluster.load(other.cluster)) == wanted:
+                return path
+        except UserError:
+            continue  # of another version, or being written
+    return None
+
+
+def _work(job: Job, cluster: Cluster) -> tuple[object, ...]:
+    pools = [pool.model_dump(exclude=_OTHER_POOL_KEYS - {"name"}) for pool in cluster.pools]
+    kept = job.model_dump(exclude={*_OTHER_KEYS, "measure"})
+    return kept | {"train": {**kept["train"], "epochs": None, "steps": None}}, pools
 
 
 def code_hash(package: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from heterps_hpc.cluster import Cluster
+from heterps_hpc.commands.measured_before import profile_next_to
 from heterps_hpc.commands.prepare import (
     default_run_dir,
     model_of,
@@ -27,6 +29,8 @@ from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import Profile
 from heterps_hpc.rundir import RunDir
+
+log = logging.getLogger(__name__)
 
 MAX_ROUNDS = 4  # of planning for a deadline and asking when that plan's job could start
 
@@ -47,7 +51,7 @@ def plan(
     says so; the layout is written last, so that a command that was stopped meanwhile continues
     with the trials that are left.
     """
-    profile = _profile(profile_file or run_dir.profile)
+    profile = _profile(profile_file or _measured(run_dir, job, cluster))
     ready_data(job)
     with task(run_dir, "plan", f"with {job.plan.scheduler}"):
         result, layout = _in_time(job, cluster, profile, run_dir, on)
@@ -74,7 +78,8 @@ def what_if(
     always = [] if scheduler is None else [f"plan.scheduler={scheduler}"]
     job, cluster = load_inputs(job_file, always)
     changed, other = load_inputs(job_file, [*always, *settings])
-    profile = _profile(profile_file or _measured(job_file, job, run_dir).profile)
+    directory = RunDir(run_dir or default_run_dir(job_file, job))
+    profile = _profile(profile_file or _measured(directory, job, cluster))
     with _at_work("planning as it is"):
         try:
             before, refusal = decide(job, cluster, profile)[0], ""
@@ -171,13 +176,13 @@ def _profile(file: Path) -> Profile:
     return Profile.load(file)
 
 
-def _measured(job_file: Path, job: Job, run_dir: Path | None) -> RunDir:
-    """The run directory of a job that has a profile: the next one's, or the last one's."""
-    if run_dir is not None:
-        return RunDir(run_dir)
-    coming = RunDir(default_run_dir(job_file, job))
-    last = RunDir(default_run_dir(job_file, job, resume=True))
-    return last if last.profile.exists() and not coming.profile.exists() else coming
+def _measured(run: RunDir, job: Job, cluster: Cluster) -> Path:
+    """The run's own profile; before it has one, that of a run next to it that did the same."""
+    other = None if run.profile.exists() else profile_next_to(run, job, cluster)
+    if other is None:
+        return run.profile
+    log.info("planning from the profile of %s", other.parent)
+    return other
 
 
 def _at_work(what: str) -> LiveLine:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from heterps_hpc.rundir import RunDir
 
 
@@ -13,7 +15,8 @@ def report(run: RunDir) -> None:
     from heterps_hpc.launch.live_line import LiveLine
     from heterps_hpc.report import write_report
 
-    working = LiveLine(lambda: ["writing the report"])
+    began = time.monotonic()
+    working = LiveLine(lambda: ("writing the report", f"{time.monotonic() - began:.0f} s"))
     with working:
         record_baseline(run)
     write_report(run, Console(), working)

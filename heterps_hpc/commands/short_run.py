@@ -36,7 +36,9 @@ def start_short_run(
         request.cluster.save(run.cluster)
         request.layout.save(run.layout)
         output.unlink(missing_ok=True)
-        events.record(run, events.Launched(on=launcher.name, num_ranks=started.num_ranks))
+        ranks = started.ranks_by_pool
+        launched = events.Launched(on=launcher.name, num_ranks=started.num_ranks, ranks=ranks)
+        events.record(run, launched)
         code = launcher.start(
             replace(request, layout=started, saves=False), Listener(line=_log_line, state=log.info)
         )

@@ -22,7 +22,7 @@ from heterps_hpc.launch.progress import Metrics, newest_metrics
 from heterps_hpc.layout import Layout
 from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.spending import Attempt, attempts, money_per_hour, pool_spending
+from heterps_hpc.spending import Attempt, attempts, money_per_hour, pool_spending, spent_besides
 
 _TASKS = {
     "data": "reading data",
@@ -128,7 +128,8 @@ def _of_training(run: RunDir, history: History, now: float) -> RunProgress:
     beats = [beat for beat in read_beats(run) if end is None and beat.at >= since]
     metrics = newest_metrics(run.metrics)
     train, test = metrics.get("train", {}), metrics.get("evaluation", {})
-    planned = _planned(run.path, _stamp(run.job, run.cluster, run.layout))
+    inner = [each.history for runs in run.inner_runs().values() for each in runs]
+    planned = _planned(run.path, _stamp(run.job, run.cluster, run.layout, *inner))
     step = None if training is None else _step(training, metrics, beats)
     rate = train.get("samples_per_second") or planned.samples_per_second
     remaining = None
@@ -136,6 +137,8 @@ def _of_training(run: RunDir, history: History, now: float) -> RunProgress:
         remaining = (training.total_steps - step) * planned.batch_size / rate
     until = now if end is None else None
     spent = planned.spent(attempts(events.read_lines(run), until))
+    if spent is not None:
+        spent += planned.besides
     done, total, unit = _counted(training, step, beats)
     waits = history.job_id is not None and (started is None or (end is not None and end.again))
     return RunProgress(
@@ -192,6 +195,7 @@ class _Planned:
     batch_size: int | None = None
     samples_per_second: float | None = None
     bound: tuple[Cluster, Layout] | None = None
+    besides: float = 0.0  # $ for measuring and trials, which were before
 
     @property
     def money_per_hour(self) -> float:
@@ -220,4 +224,5 @@ def _planned(run_path: Path, stamp: tuple[int, ...]) -> _Planned:
     except UserError:  # not there yet, or of another version
         return _Planned()
     plan = layout.plan
-    return _Planned(batch_size, plan.estimate.samples_per_second if plan else None, bound)
+    rate = plan.estimate.samples_per_second if plan else None
+    return _Planned(batch_size, rate, bound, sum(spent_besides(run).values()))

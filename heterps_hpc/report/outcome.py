@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from heterps_hpc import format as fmt
@@ -138,8 +139,10 @@ def _others(run: RecordedRun, plan: Plan) -> str:
         span = f"{nearest.scheduler} {low}"
         text += f", {len(more_expensive)} a more expensive one ({span}"
         text += f" … {last.scheduler} {high})" if len(more_expensive) > 1 else ")"
-    if len(rows) > len(able):
-        text += f", {len(rows) - len(able)} found no plan that meets the floor"
+    unable = [row for row in rows if row not in able]
+    reasons = Counter(row.shape if row.money is None else NO_PLAN for row in unable)
+    for reason, count in reasons.items():
+        text += f", {count} {'found' if reason == NO_PLAN else 'had'} {reason}"
     return text + "."
 
 
@@ -166,11 +169,13 @@ def _prediction(run: RecordedRun, plan: Plan | None) -> str:
 def _bill(plan: Plan | None, spent: Spending | None) -> str:
     if spent is None:
         return ""
-    text = f"It cost {fmt.money(spent.money)} for {fmt.seconds(spent.seconds)} of nodes"
-    if spent.trials:
-        text += f", {fmt.money(spent.trials)} of it for trials"
+    trained = fmt.money(spent.money - sum(spent.besides.values()))
+    text = f"It cost {trained} for {fmt.seconds(spent.seconds)} of nodes"
     if plan is not None:
         text += f"; training was predicted to cost {fmt.money(plan.estimate.money)}"
+    parts = [f"{fmt.money(money)} for {what}" for what, money in spent.besides.items()]
+    if parts:
+        text += f". With {' and '.join(parts)} it was {fmt.money(spent.money)} in all"
     return text + "."
 
 

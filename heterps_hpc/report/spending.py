@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heterps_hpc.report.inputs import RecordedRun
-from heterps_hpc.spending import Attempt, PoolSpending, attempts, pool_spending
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.spending import Attempt, PoolSpending, attempts, pool_spending, spent_besides
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,12 @@ class Spending:
     seconds: float
     source: str  # where the seconds come from, for people
     pools: tuple[PoolSpending, ...]
-    trials: float = 0.0  # $ for plans that were tried before the job proper
+    besides: dict[str, float]  # $ for measuring, trials and scoring
 
     @property
     def money(self) -> float:
         """Dollars in all."""
-        return sum(pool.money for pool in self.pools) + self.trials
+        return sum(pool.money for pool in self.pools) + sum(self.besides.values())
 
 
 def spending(run: RecordedRun) -> Spending | None:
@@ -36,5 +37,5 @@ def spending(run: RecordedRun) -> Spending | None:
     if allocated <= 0:
         return None
     spent = pool_spending(run.cluster, run.layout, starts)
-    trials = sum(trial.spent for trial in run.planning.trials) if run.planning else 0.0
-    return Spending(allocated, source, spent, trials) if spent else None
+    besides = spent_besides(RunDir(run.path))
+    return Spending(allocated, source, spent, besides) if spent else None

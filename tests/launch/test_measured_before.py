@@ -91,7 +91,7 @@ def test_the_same_is_not_measured_again(
     # what does not change the time of a batch
     renamed = job.model_copy(update={"name": "other"})
     priced = make_cluster(ONE_RANK.model_copy(update={"price_per_hour": 9.0, "name": "node"}))
-    assert num_starts("third", with_train(renamed, steps=99), priced) == 0
+    assert num_starts("third", with_train(renamed, steps=None, epochs=9), priced) == 0
     # what does
     assert num_starts("larger", with_train(job, batch_size=32), cluster) == 1
     wider = ModelSpec.model_validate({"name": "ctrdnn", "embedding_dim": 8})

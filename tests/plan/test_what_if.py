@@ -4,6 +4,7 @@ for a deadline that count the queue."""
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,24 @@ def test_the_difference_is_shown_and_nothing_is_written(folder: Path) -> None:
     assert changes(old, old) == "The plan does not change."
     assert changes(None, new) == "There is a plan with it, and none as it is."
     assert sorted(folder.rglob("*")) == before
+
+
+def test_the_profile_of_the_same_job_next_door_is_used(folder: Path, tmp_path: Path) -> None:
+    def plan_of(job: str, *words: str) -> Any:
+        return CliRunner().invoke(app, ["plan", job, "--run-dir", str(tmp_path / "new"), *words])
+
+    file = str(folder / "job.yaml")
+    assert plan_of(file).exit_code != 0
+    spec, cluster = load_inputs(folder / "job.yaml")
+    trained = RunDir(tmp_path / "trained").create()
+    shutil.copy(folder / "profile.json", trained.profile)
+    cluster.save(trained.cluster)
+    other = spec.train.model_copy(update={"batch_size": 32})
+    spec.model_copy(update={"train": other}).save(trained.job)
+    assert plan_of(file).exit_code != 0  # of another batch size
+    spec.model_copy(update={"train": spec.train.model_copy(update={"epochs": 2})}).save(trained.job)
+    assert plan_of(file).exit_code == 0
+    assert plan_of(file, "--set", "train.epochs=3").exit_code == 0
 
 
 def test_json_is_the_whole_result_and_nothing_else(folder: Path, tmp_path: Path) -> None:

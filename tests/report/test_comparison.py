@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from heterps_hpc import events
+from heterps_hpc import format as fmt
 from heterps_hpc.commands.compare import compare_runs
 from heterps_hpc.commands.ls import ls
 from heterps_hpc.config import Job
@@ -17,6 +18,8 @@ from heterps_hpc.events import Launched, Submitted
 from heterps_hpc.report import charts
 from heterps_hpc.report.comparison import compare
 from heterps_hpc.report.inputs import read_run
+from heterps_hpc.report.outcome import sentences
+from heterps_hpc.report.spending import spending
 from heterps_hpc.rundir import RunDir
 from tests.report.made_up import summary, write_run
 
@@ -59,6 +62,34 @@ def test_a_list_of_runs_has_totals_and_fits_80_columns(runs: list[RunDir]) -> No
     assert f"${total:.3g}" in text.splitlines()[-1] or f"${total:,.2f}" in text.splitlines()[-1]
     # numbers are never cut, however narrow it is
     assert "62,000" in listed(folder, 60)
+
+
+def test_measuring_and_trials_are_part_of_what_a_run_cost(runs: list[RunDir]) -> None:
+    run = runs[0]
+    before, folder = json.loads(listed(run.path, as_json=True))[0]["money"], run.path.parent
+    for inner in (run.measurement("pool0"), run.trial("abc"), run.trial("without-a-cluster")):
+        write_run(inner.path)
+    RunDir(folder / "first/trials/without-a-cluster").cluster.unlink()
+    (line,) = json.loads(listed(run.path, as_json=True))
+    assert line["money"] == pytest.approx(3 * before)
+    spent = spending(read_run(run))
+    assert spent is not None
+    assert spent.money == pytest.approx(3 * before)
+    assert spent.besides == pytest.approx({"measuring": before, "trials": before})
+    assert f"With {fmt.money(before)} for measuring and" in " ".join(
+        sentences(read_run(run), spent)
+    )
+    # also of a run that was measured and not started
+    run.history.unlink()
+    (line,) = json.loads(listed(run.path, as_json=True))
+    assert line["money"] == pytest.approx(2 * before)
+
+
+def test_states_are_not_cut_inside_words(runs: list[RunDir]) -> None:
+    runs[0].history.unlink()
+    runs[0].layout.unlink()
+    runs[0].path.rename(runs[0].path.with_name("click-log-2"))
+    assert "prepared" in listed(runs[1].path.parent, 80)
 
 
 @pytest.mark.parametrize(("width", "left_out"), [(70, "loss"), (60, "began"), (40, "samples/s")])

@@ -13,6 +13,8 @@ import pytest
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout
 from heterps_hpc.report import charts, write_report
+from heterps_hpc.report.inputs import read_run
+from heterps_hpc.report.outcome import sentences
 from heterps_hpc.rundir import RunDir
 from tests.report.made_up import job, layout, planning, profile, summary, write_run
 from tests.report.reading import Page
@@ -45,6 +47,15 @@ def charted(tmp_path: Path) -> RunDir:
 def run(charted: RunDir, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     monkeypatch.setattr(charts, "available", lambda: False)
     return charted
+
+
+def test_a_scheduler_without_its_pool_did_not_miss_the_floor(run: RunDir) -> None:
+    planning = json.loads(run.schedulers.read_text())
+    planning["why_no_plan"] = {"cpu-only": "no CPU pool"}
+    run.schedulers.write_text(json.dumps(planning))
+    text = " ".join(sentences(read_run(run), None))
+    assert "1 had no CPU pool" in text
+    assert "meets the floor" not in text
 
 
 def test_the_outcome_answers_what_a_reader_asks(whole: RunDir) -> None:

@@ -44,7 +44,7 @@ def _refuse_ranks_without_mpi(site: Site) -> None:
     """Ranks use the interpreter that submits unless the site names theirs."""
     if site.python is None and not site.prefix and find_spec("mpi4py") is None:
         raise UserError(
-            f"{sys.executable}: this environment has no MPI, so its ranks could not start; name the "
+            f"{sys.executable}: this environment has no MPI, so ranks could not start; name the "
             "Python of one that has in the cluster file (`site: {python: …}`), or a container "
             "(`site: {prefix: […]}`)"
         )
