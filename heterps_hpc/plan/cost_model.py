@@ -22,9 +22,9 @@ carry them:
               once alongside computing, so the uplink only keeps a batch from being faster than
               one way, and the loop of staleness (4) waits for one micro-batch of them
     exchange  pooled rows that go from shards to replicas within the stage, over the inner link: one
-              way if the rows are prefetched, as then only their gradients are waited for; and
-              (k−1)/k of what ranks wait for each other in it beyond the link
-    reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
+              way if the rows are prefetched, as then only their gradients are waited for
+    reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce;
+              and (k−1)/k of what ranks wait for each other beyond the links, in it or in exchange
     once      (1 − overlap) · (embeddings' part of CT + reduce), of ET: a batch is pulled, pushed
               and summed as a whole, not by micro-batches, so (4) does not pipeline it
     memory    tables are sharded, weights and activations are not: a stage needs enough ranks; saves

@@ -136,14 +136,14 @@ class StageTerms:
         whole = np.array(self.pairs[:, 1] - self.pairs[:, 0] == self.problem.num_layers - 1)
         messages = 2.0 * self.problem.micro_batches * ~whole
         weights = self._sums(layers.weight_bytes)[:, None]
+        meets = (weights > 0) | (traffic.exchanged > 0)[:, None]  # its ranks wait for each other
         return MoveTerms(
             serial=self._sums(layers.ODT * (1 - layers.beta))
             + messages[:, None] * pools.uplink_latency,
             parallel=self._sums(layers.ODT * layers.beta)
             + traffic.cut[:, None] * pools.uplink_seconds_per_byte,
             exchange=exchange_ways * traffic.exchanged[:, None] * pools.inner_seconds_per_byte,
-            reduce=2 * weights * pools.reduce_seconds_per_byte
-            + (traffic.exchanged > 0)[:, None] * pools.peer_wait_seconds,
+            reduce=2 * weights * pools.reduce_seconds_per_byte + meets * pools.peer_wait_seconds,
             reduce_latency=2 * (weights > 0) * pools.reduce_latency,
         )
 

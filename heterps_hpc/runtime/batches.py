@@ -15,7 +15,7 @@ import torch
 
 from heterps_hpc.config import TrainSpec
 from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Order, Position, Reader
-from heterps_hpc.dataset.read.reader import RowsOf, WindowTime
+from heterps_hpc.dataset.read.reader import RowsOf
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, LOSS, SCORE
 from heterps_hpc.row_ranges import Range
@@ -58,6 +58,16 @@ class Feed:
     def sample_ids(self, micro_batch: int) -> torch.Tensor:
         """Which samples they are, for random choices that must not depend on ranks."""
         return self._sample_ids[self._blocks[micro_batch]]
+
+
+def key_selection(rank: Rank) -> ColumnSelection:
+    """The columns that a rank's tables need."""
+    assert rank.tables is not None
+    return ColumnSelection(
+        slots=rank.tables.data_slots(),
+        dense=False,
+        labels=(rank.job.data.label or True) if rank.tables.counters else False,
+    )
 
 
 def selection_of(
@@ -156,13 +166,7 @@ class Readers:
         self._weights: Reader | None = None
         has_weight = dataset.manifest.has_weight
         if rank.tables is not None:
-            tables = rank.tables
-            selection = ColumnSelection(
-                slots=tables.data_slots(),
-                dense=False,
-                labels=(rank.job.data.label or True) if tables.counters else False,
-            )
-            keys = self._open(selection)
+            keys, tables = self._open(key_selection(rank)), rank.tables
             self._keys = Lookahead(keys, tables.prefetch) if tables.has_tiers else keys
         if dense is not None:
             self._reads = set(dense.data_reads)
@@ -184,11 +188,6 @@ class Readers:
         """The keys of this rank's slots in the next batch."""
         assert self._keys is not None
         return next(self._keys)
-
-    @property
-    def first_window(self) -> WindowTime | None:
-        """What loading the first keys took, on a rank with tables that has had a batch."""
-        return None if self._keys is None else self._keys.first_window
 
     def feed(self) -> Feed:
         """This replica's own data of the next batch."""
@@ -239,11 +238,6 @@ class Lookahead:
         if self._next is not None:
             self._show(self._next)
         return current
-
-    @property
-    def first_window(self) -> WindowTime | None:
-        """The reader's."""
-        return self._reader.first_window
 
     def close(self) -> None:
         """Stop reading."""

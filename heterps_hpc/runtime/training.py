@@ -12,7 +12,6 @@ import torch
 from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.dataset.read.reader import WindowTime
 from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.batches import Readers, training_steps
@@ -114,11 +113,6 @@ class Training:
         self.result.training_seconds = self.timer.training_seconds()
         self._finish()
         return self.result
-
-    @property
-    def first_window(self) -> WindowTime | None:
-        """What loading this rank's first keys took."""
-        return self._readers.first_window
 
     def _vote(self, step: int) -> int:
         """What this rank wants before that step, which is a few batches from now."""

@@ -159,7 +159,8 @@ def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
     handling = 2 * problem.micro_batches * pools.message_seconds[t]
     ct += 2 * problem.micro_batches * pools.cut_message_seconds[t] * crosses
     ct += 2 * handling * (k - 1) * exchanges
-    reduce += pools.peer_wait_seconds[t] * (k - 1) / k * exchanges
+    if exchanges or weights:
+        reduce += pools.peer_wait_seconds[t] * (k - 1) / k
     if (first, last) != (0, problem.num_layers - 1):
         dt += 2 * problem.micro_batches * pools.uplink_latency[t]
     if weights:

@@ -85,8 +85,11 @@ def test_without_staleness_tables_and_dense_layers_take_turns() -> None:
 
 
 def test_peers_cost_by_message_and_by_waiting() -> None:
-    """Two ranks that exchange send each other two messages a batch, and as many gradients."""
+    """Two ranks that exchange send each other two messages a batch, and as many gradients; they
+    wait for each other where they exchange or sum, so not if they have tables alone."""
     question = problem()
+    weights = np.array([0.0, 0.0, 8.0])
+    question = replace(question, layers=replace(question.layers, weight_bytes=weights))
     pools = replace(
         question.pools, message_seconds=np.full(2, 1e-3), peer_wait_seconds=np.full(2, 0.030)
     )
@@ -94,9 +97,10 @@ def test_peers_cost_by_message_and_by_waiting() -> None:
     whole, rest = table.pair_index[0, 2], table.pair_index[1, 2]
     more = table.compute_seconds(whole, 0, 2) - before.compute_seconds(whole, 0, 2)
     assert more == pytest.approx(4 * 2 * 1e-3)
-    waits = table.move_seconds(whole, 0, 2) - before.move_seconds(whole, 0, 2)
-    assert waits == pytest.approx(0.015)
-    assert table.move_seconds(rest, 0, 2) == pytest.approx(before.move_seconds(rest, 0, 2))
+    for ranks, waited in ((1, 0.0), (2, 0.015), (3, 0.020)):
+        for pair, meets in ((whole, True), (rest, True), (table.pair_index[0, 0], False)):
+            waits = table.move_seconds(pair, 0, ranks) - before.move_seconds(pair, 0, ranks)
+            assert waits == pytest.approx(waited * meets, abs=1e-12)
 
 
 def test_computing_goes_by_what_was_measured_at_a_number_of_ranks() -> None:

@@ -82,12 +82,12 @@ class Page:
         messages = 2 * mu_cut * (cut_bytes + cut_rows) / k + 4 * mu * row_bytes * (k - 1) / k**2
         messages += 2 * self.m * nu_cut * (cut_bytes + cut_rows > 0)
         messages += 4 * self.m * nu * (k - 1) * (row_bytes > 0)
-        reduce = fixed.peer_wait_seconds * (k - 1) / k * (row_bytes > 0)
         if last - first + 1 < len(self.order):
             DT += w_up * cut_bytes / k + 2 * self.m * up_latency
         DT += (2 if self.s == 0 else 1) * w_in * row_bytes * (k - 1) / k**2
         weights = sum(layer.weight_bytes_total for layer in self.profile.layers[first : last + 1])
         w_red, red_latency = fixed.reduce_seconds_per_byte, fixed.reduce_latency_seconds
+        reduce = fixed.peer_wait_seconds * (k - 1) / k * (weights > 0 or row_bytes > 0)
         if weights:
             reduce += 2 * (w_in if w_red is None else w_red) * weights * (k - 1) / k
             reduce += 2 * (in_latency if red_latency is None else red_latency) * (k - 1)

@@ -171,7 +171,7 @@ def test_a_pool_of_one_rank_learns_from_the_run_across_pools() -> None:
     assert with_links(profile, there).pool("cpu").tables_batch_seconds == pytest.approx(0.2)
 
 
-def test_what_a_key_takes_to_load_comes_from_the_first_window_and_not_from_steps() -> None:
+def test_what_a_key_takes_to_load_comes_from_a_window_and_not_from_steps() -> None:
     """A measured step may or may not meet the load of a window, so its reading does not count."""
     run = measured(1, 1, 1.0)
     slots = run.layers[0].model_copy(update={"keys_per_sample": 10.0})

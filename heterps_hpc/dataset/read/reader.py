@@ -62,13 +62,6 @@ class Cut(NamedTuple):
         return np.arange(self.first, self.last) if self.chosen is None else self.chosen
 
 
-class WindowTime(NamedTuple):
-    """How long a window took to load, nothing else being in the way."""
-
-    rows: int
-    seconds: float
-
-
 class Reader(Closing):
     """Iterates over batches from a position on; memory: one window of the selected columns,
     and the batches that wait or are in use.
@@ -105,7 +98,6 @@ class Reader(Closing):
         self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(read_ahead):
             self._permits.put(None)
-        self.first_window: WindowTime | None = None  # once the first batch is there
         self._over = False
         self._thread = threading.Thread(
             target=self._work, args=(start,), name="heterps-reader", daemon=True
@@ -181,8 +173,6 @@ class Reader(Closing):
             began = time.perf_counter()
             loaded = self._load(window, cuts)
             seconds = time.perf_counter() - began
-            if self.first_window is None:
-                self.first_window = WindowTime(sum(cut.num_rows for cut in cuts), seconds)
             waited = seconds > loaded.num_bytes / _BYTES_PER_SECOND_CACHED
             hints = self._loader.announce(following) if waited and following else iter(())
             blocks_per_cut = -(-self._order.blocks_per_window // len(cuts))

@@ -14,7 +14,6 @@ from time import perf_counter
 
 import torch
 
-from heterps_hpc.dataset.read.reader import WindowTime
 from heterps_hpc.phases import Phase
 from heterps_hpc.runtime.device import Device, Mark
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
@@ -95,7 +94,6 @@ class StepTimes(LayerTimes):
         self._stopwatches: list[Stopwatch] = []  # one per step, read when all is over
         self.steps: list[float] = []
         self.phases: list[dict[Phase, float]] = []
-        self.first_window: WindowTime | None = None  # what loading keys took
         self.rows: list[dict[str, int]] = []  # in the tables of each layer, before and after steps
 
     def step_begins(self, step: int) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.dataset.read.reader import WindowTime
 from heterps_hpc.errors import UserError
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
@@ -25,6 +24,7 @@ from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
 from heterps_hpc.runtime.measure.model_info import layer_info, table_loads, tensor_info
 from heterps_hpc.runtime.measure.new_rows import new_row_seconds
+from heterps_hpc.runtime.measure.window import window_time
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import End, Start, run_program
 from heterps_hpc.runtime.training import Training
@@ -69,7 +69,6 @@ def timed_training(rank: Rank) -> tuple[StepTimes, Sent]:
     times = StepTimes(layer_of_table, rank.timer, rank.device, spec.warmup, tables)
     training = Training(rank, observer=times)
     training.run()
-    times.first_window = training.first_window
     if len(times.steps) < spec.batches:
         raise UserError(
             f"measuring was stopped after {len(times.steps)} of {spec.batches} batches; "
@@ -86,7 +85,7 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
     """Means over typical steps; over the ranks of the group, the slowest counts."""
     job, layout = rank.job, rank.world.layout
     layers = {layer.name: times.mean_layer(layer.name) for layer in rank.model.layers}
-    window = times.first_window or WindowTime(0, 0.0)
+    window = window_time(rank)
     new_row = new_row_seconds(rank.tables)
     creating = {name: new_row * times.mean_new_rows(name) for name in layers}
     creating = {name: min(seconds, layers[name]) for name, seconds in creating.items()}
