@@ -93,6 +93,8 @@ def test_layers_do_not_take_longer_than_the_step(run: RunDir) -> None:
     for file in files:
         found = Measured.load(file)
         assert sum(found.layer_seconds.values()) <= 1.1 * found.step_seconds
+        assert found.window_rows > 0
+        assert 0 < found.window_seconds < 5
 
 
 def test_a_finished_directory_is_not_overwritten(folder: Path, run: RunDir) -> None:
