@@ -58,11 +58,11 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     if first is not None and code == ExitCode.NOT_SAVED:
         return first.reason
     if first is not None:
+        who = f"rank {first.rank}"
         reason = first.reason or f"exit code {first.code}"
-        return (
-            f"rank {first.rank} on {first.host} failed: {reason}\nits log: "
-            f"{run.rank_log(first.rank)}"
-        )
+        if not reason.startswith(f"{who} "):  # what a rank did not raise as its own failure
+            reason = f"{who} on {first.host} failed: {reason}"
+        return f"{reason}\nits log: {run.rank_log(first.rank)}"
     printed = _last_output(run)
     return "\n".join(
         [

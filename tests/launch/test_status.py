@@ -62,7 +62,7 @@ def test_failed_run_shows_which_rank_and_why(run: RunDir) -> None:
     events.record(run, RankEnded(rank=0, code=4, reason="a consequence"))
     events.record(run, Ended(code=4))
     reason = read_status(run.path).reason or ""
-    assert "rank 2 dense: disk full" in reason
+    assert reason.startswith("rank 2 dense: disk full\n")  # and the rank is named once
     assert "rank-00002.log" in reason
     assert "consequence" not in reason
 

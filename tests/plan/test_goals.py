@@ -116,8 +116,9 @@ def test_a_deadline_is_a_day_a_minute_or_a_time_with_its_zone() -> None:
 
     assert read("2030-05-01 18:00") == datetime(2030, 5, 1, 18, 0).astimezone()
     assert read(datetime(2030, 5, 1).date()) == datetime(2030, 5, 1, 23, 59, 59).astimezone()
+    assert read("2030-05-01") == read(datetime(2030, 5, 1).date())
     assert read("2030-05-01T18:00:00+00:00").utcoffset() == timedelta(0)
-    with pytest.raises(UserError, match=r"deadline.*got 'soon'"):
+    with pytest.raises(UserError, match=r"deadline: got 'soon'; write a time such as"):
         read("soon")
 
 
