@@ -260,8 +260,9 @@ def predict(
     out: Annotated[Path, typer.Option(help="Scores: .csv, .parquet or .h5.")] = Path("scores.h5"),
     step: Annotated[int | None, typer.Option(help="A checkpoint's step [the newest].")] = None,
     on: Annotated[
-        str, typer.Option(help="`local`, `slurm`, or `here`: in this process, as files always are.")
-    ] = "local",
+        str | None,
+        typer.Option(help="`local`, `slurm`, or `here`: in this process, as files always are."),
+    ] = None,
     delimiter: Annotated[str, typer.Option(help="Delimiter of a CSV file, or `tab`.")] = ",",
 ) -> None:
     """Score rows with a run's checkpoint."""
@@ -280,9 +281,9 @@ def export(
     step: Annotated[int | None, typer.Option(help="A checkpoint's step [the newest].")] = None,
 ) -> None:
     """Write a trained model as files that score rows elsewhere, without this package."""
-    from heterps_hpc.launch.live_line import LiveLine
+    from heterps_hpc.launch.live_line import timed_line
 
-    with LiveLine(lambda: ["exporting"]):  # torch alone takes seconds to load
+    with timed_line("exporting"):  # torch alone takes seconds to load
         from heterps_hpc.commands.export import export as write
 
         what = write(run_dir, out, dense_format, step)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,7 +23,7 @@ from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.job_inputs import load_inputs
 from heterps_hpc.launch.launcher import Launcher, LaunchRequest
-from heterps_hpc.launch.live_line import LiveLine
+from heterps_hpc.launch.live_line import timed_line
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.planning_result import PlanningResult
 from heterps_hpc.profile import Profile
@@ -80,12 +79,12 @@ def what_if(
     changed, other = load_inputs(job_file, [*always, *settings])
     directory = RunDir(run_dir or default_run_dir(job_file, job))
     profile = _profile(profile_file or _measured(directory, job, cluster))
-    with _at_work("planning as it is"):
+    with timed_line("planning as it is"):
         try:
             before, refusal = decide(job, cluster, profile)[0], ""
         except UserError as error:
             before, refusal = None, str(error)
-    with _at_work("planning with the change"):
+    with timed_line("planning with the change"):
         after, layout = decide(changed, other, profile)
     if as_json:
         old = None if before is None else before.model_dump(mode="json")
@@ -183,11 +182,6 @@ def _measured(run: RunDir, job: Job, cluster: Cluster) -> Path:
         return run.profile
     log.info("planning from the profile of %s", other.parent)
     return other
-
-
-def _at_work(what: str) -> LiveLine:
-    began = time.monotonic()
-    return LiveLine(lambda: (what, f"{time.monotonic() - began:.0f} s"))
 
 
 def _print(result: PlanningResult, layout: Layout, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ PROGRAM = "heterps_hpc.runtime.predict"
 
 
 def predict(
-    run_dir: Path, data: Path, out: Path, step: int | None, on: str, delimiter: str = ","
+    run_dir: Path, data: Path, out: Path, step: int | None, on: str | None, delimiter: str = ","
 ) -> ExitCode:
-    """By ranks, or in this process: files always, data sets `--on here`."""
+    """By ranks, or in this process: files always, data sets `--on here` or without MPI."""
+    if on is None:
+        on = "here" if find_spec("mpi4py") is None else "local"
     if not data.is_file() and on != "here":
         return predict_by_ranks(run_dir, data, out, step, on)
     if on == "slurm":

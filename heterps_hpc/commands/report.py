@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from heterps_hpc.rundir import RunDir
 
 
@@ -12,11 +10,10 @@ def report(run: RunDir) -> None:
     from rich.console import Console
 
     from heterps_hpc.commands.baseline import record_baseline
-    from heterps_hpc.launch.live_line import LiveLine
+    from heterps_hpc.launch.live_line import timed_line
     from heterps_hpc.report import write_report
 
-    began = time.monotonic()
-    working = LiveLine(lambda: ("writing the report", f"{time.monotonic() - began:.0f} s"))
+    working = timed_line("writing the report")
     with working:
         record_baseline(run)
     write_report(run, Console(), working)

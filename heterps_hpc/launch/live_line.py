@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from heterps_hpc import format as fmt
 from heterps_hpc.errors import UserError
 from heterps_hpc.launch.run_progress import fit_words, read_progress
 from heterps_hpc.rundir import RunDir
@@ -99,6 +100,12 @@ class LiveLine:
             if words:
                 log.info("%s", " · ".join(words))
             pause = max(_PLAIN_SECONDS, (time.monotonic() - began) / _PLAIN_SHARE)
+
+
+def timed_line(what: str) -> LiveLine:
+    """The live line of work that has no steps to count."""
+    began = time.monotonic()
+    return LiveLine(lambda: (what, fmt.clock(time.monotonic() - began)))
 
 
 def run_line(run: RunDir) -> LiveLine:

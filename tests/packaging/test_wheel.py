@@ -98,7 +98,7 @@ def use(python: Path) -> None:
         [heterps, "checkpoint", "verify", run],
         [heterps, "report", run],
         [heterps, "predict", run, "--data", "rows.csv", "--out", "scores.csv"],
-        [heterps, "predict", run, "--data", "data/test", "--on", "here"],
+        [heterps, "predict", run, "--data", "data/test"],
         [heterps, "export", run, "out", "--format", "torch"],
         [str(python), "-c", f"import heterps_hpc as hp; hp.load({run!r}).predict('data/test')"],
     ):

@@ -13,9 +13,11 @@ import pytest
 import yaml
 
 from data_prep.table import main as prepare_table
+from heterps_hpc.commands import predict as command
 from heterps_hpc.commands.predict import predict, predict_here
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
+from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.serving.predictor import Predictor
 from tests.serving.test_predictor import raw_job, write_csv
 from tests.serving.trained import RECIPE, Trained, raw_columns, train
@@ -117,6 +119,16 @@ def test_what_cannot_be_scored_is_refused_and_leaves_nothing(
     with pytest.raises(UserError, match=said):
         predict_here(trained.run, tmp_path / "rows.csv", tmp_path / out, None, ",")
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+
+
+def test_a_data_set_is_scored_here_where_there_is_no_mpi(
+    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "launcher_for", lambda on: pytest.fail(f"starts ranks on {on}"))
+    out = tmp_path / "s.csv"
+    assert predict(trained.run, folder / "data" / "test", out, None, None) == ExitCode.DONE
+    assert table(out)["score"]
 
 
 def test_a_file_is_not_scored_on_slurm(trained: Trained, folder: Path, tmp_path: Path) -> None:
