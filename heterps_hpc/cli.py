@@ -85,9 +85,14 @@ def init(
 ) -> None:
     """Write a commented job.yaml and cluster.yaml to start from."""
     from heterps_hpc.commands.init import init as write
+    from heterps_hpc.commands.init import next_commands
 
-    for path in write(folder, csv, "\t" if delimiter == "tab" else delimiter):
+    character = "\t" if delimiter == "tab" else delimiter
+    for path in write(folder, csv, character):
         _print(f"wrote {path}")
+    _print("look at them, then type:")
+    for command in next_commands(folder, csv, character):
+        _print(f"  {command}")
 
 
 @app.command()

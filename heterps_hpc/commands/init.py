@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -36,7 +37,7 @@ _GENERATED = """\
   # generated, if the two are not there: delete this line when you have data of your own
   synthetic: {train_rows: 200000, test_rows: 20000, num_slots: 26, cardinality: 10000}"""
 _PREPARED = """\
-  # made by: heterps prepare csv {csv} --recipe recipe.yaml --out data --split hash{delimiter}
+  # made by: {prepare}
   train: data/train
   test: data/test"""
 _CLUSTER = """\
@@ -67,12 +68,24 @@ def job_text(folder: Path, csv_file: Path | None, delimiter: str) -> str:
     """A job on generated data, or on what the CSV file will be prepared to."""
     data = _GENERATED
     if csv_file is not None:
-        option = "" if delimiter == "," else f" --delimiter {json.dumps(delimiter)}"
-        data = _PREPARED.format(csv=csv_file.resolve(), delimiter=option)
+        data = _PREPARED.format(prepare=_prepare_command(csv_file, delimiter))
     name = (
         csv_file.name.split(".")[0] if csv_file else Path(os.path.realpath(folder)).name
     ) or "job"
     return _JOB.format(name=json.dumps(name), data=data)
+
+
+def next_commands(folder: Path, csv_file: Path | None, delimiter: str = ",") -> list[str]:
+    """What to type now, from where the user is."""
+    go = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    prepare = [] if csv_file is None else [_prepare_command(csv_file, delimiter)]
+    return [*go, *prepare, "heterps run job.yaml"]
+
+
+def _prepare_command(csv_file: Path, delimiter: str) -> str:
+    words = ["heterps", "prepare", "csv", str(csv_file.resolve()), "--recipe", "recipe.yaml"]
+    words += ["--out", "data", "--split", "hash"]
+    return shlex.join(words if delimiter == "," else [*words, "--delimiter", delimiter])
 
 
 def cluster_text() -> str:

@@ -254,7 +254,7 @@ def tiles(run: RecordedRun, spent: spending.Spending | None) -> list[Tile]:
         found.append(Tile("gap to the optimum", outcome.gap_text(plan), note))
     if spent is not None:
         note = f"{fmt.seconds(spent.seconds)} of nodes"
-        found.append(Tile("really spent", fmt.money(spent.money), note))
+        found.append(Tile("money spent", fmt.money(spent.money), note))
     if run.summary is not None and run.summary.samples:
         note = f"{fmt.count(run.summary.steps)} steps in {fmt.seconds(run.summary.seconds)}"
         found.append(Tile("samples", fmt.count(run.summary.samples), note))

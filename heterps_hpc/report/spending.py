@@ -1,4 +1,4 @@
-"""What the run of a report really cost."""
+"""What the run of a report cost."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from data_prep.recipe import Recipe
 from data_prep.table import main as prepare_table
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands import init as commands
-from heterps_hpc.commands.init import init
+from heterps_hpc.commands.init import init, next_commands
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.launch.slurm.partitions import parse
@@ -57,7 +58,9 @@ def test_partitions_become_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (gpu.cores_per_node, gpu.memory_per_node_gb) == (2, 1.5)
 
 
-def test_a_recipe_is_drafted_that_prepares_the_file(tmp_path: Path) -> None:
+def test_a_recipe_is_drafted_that_prepares_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "my clicks.csv"
     file.write_text(rows())
     paths = init(tmp_path / "new", file)
@@ -74,8 +77,12 @@ def test_a_recipe_is_drafted_that_prepares_the_file(tmp_path: Path) -> None:
     assert [column.column for column in recipe.dense] == ["price", "no"]
     assert (recipe.id, recipe.time) == ("request_id", "when")
     job = Job.load(tmp_path / "new" / "job.yaml")
-    words = ["--recipe", str(paths[2]), "--out", str(job.data.train.parent), "--split", "hash"]
-    assert prepare_table([str(file), *words, "--no-progress"]) == 0
+    go, prepare, run = next_commands(tmp_path / "new", file)
+    assert (shlex.split(go), run) == (["cd", str(tmp_path / "new")], "heterps run job.yaml")
+    assert f"made by: {prepare}" in paths[0].read_text()
+    monkeypatch.chdir(tmp_path / "new")
+    assert prepare_table([*shlex.split(prepare)[3:], "--no-progress"]) == 0
+    assert next_commands(Path(), None) == [run]
     assert (job.data.train / "manifest.json").exists()
 
 
