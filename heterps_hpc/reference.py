@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import textwrap
 import types
@@ -54,10 +55,17 @@ def explain(name: str) -> str:
     """A key, or all keys of a section, for a terminal."""
     known = keys()
     found = [key for key in known if key.name == name or key.name.startswith(f"{name}.")]
+    found = found or [key for key in known if _of_an_entry(key.name, name)]
     found = found or [key for key in known if key.name.rsplit(".", 1)[-1] == name]
     if not found:
         raise UserError(f"no key {name!r}; {nearest(name, [key.name for key in known])}")
     return "\n".join(key.text() for key in found)
+
+
+def _of_an_entry(key: str, name: str) -> bool:
+    """Whether `name` is the key as files have it (pools.device) or `--set` (pools.gpu.device)."""
+    pattern = re.escape(key).replace(r"\[\]", r"(\.[^.]+)??")
+    return "[]" in key and re.fullmatch(pattern, name) is not None
 
 
 def page() -> str:

@@ -31,6 +31,8 @@ def test_every_key_is_listed_once_with_its_kind_and_default() -> None:
         ("train.on_nan", ["`stop` or `skip`", "loss is not a number"]),
         ("train.staleness", ["whole number ≥ 0 and ≤ 100", "`1`"]),
         ("on_stall", ["watch.on_stall"]),
+        ("pools.price_per_hour", ["pools[].price_per_hour"]),
+        ("pools.gpu.device", ["pools[].device"]),
         ("checkpoint", ["checkpoint.every_steps", "checkpoint.keep"]),
     ],
 )
