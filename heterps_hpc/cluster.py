@@ -18,11 +18,11 @@ PositiveFloat = Annotated[float, Field(gt=0, le=1e15)]
 class SlurmOptions(Value):
     """What a site wants in each component of a job, beyond what the layout decides."""
 
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
+    account: str | None = None  # who pays
+    qos: str | None = None  # quality of service
+    constraint: str | None = None  # features that nodes must have
     gres: str | None = None  # instead of --gpus-per-node, where a site asks for it
-    reservation: str | None = None
+    reservation: str | None = None  # of nodes
     options: tuple[str, ...] = ()  # further #SBATCH options, one each, e.g. "--exclusive"
 
 
@@ -42,19 +42,19 @@ DeviceKind = Annotated[str, AfterValidator(_device_kind)]
 class Pool(Value):
     """Nodes of one kind and price: one Slurm partition, or (a part of) this machine."""
 
-    name: str
+    name: str  # used in plans, links and `--set`
     device: DeviceKind = "cpu"  # or an accelerator as torch calls it: `cuda`, `xpu`
     kind: Literal["cpu", "accelerator"] | None = None  # for baselines' names; else by `device`
-    partition: str | None = None
-    price_per_hour: PositiveFloat
-    billing: Literal["rank", "node"] = "rank"
-    max_ranks: Positive | None = None
-    max_nodes: Positive | None = None
-    cores_per_node: Positive = 1
-    cores_per_rank: Positive = 1
-    memory_per_node_gb: PositiveFloat = 4.0
-    gpus_per_node: Annotated[int, Field(ge=0, le=1000)] = 0
-    gpu_memory_gb: PositiveFloat | None = None
+    partition: str | None = None  # of Slurm; not needed on this machine
+    price_per_hour: PositiveFloat  # $ of a rank or of a node, by `billing`
+    billing: Literal["rank", "node"] = "rank"  # what one price is for, as your site charges
+    max_ranks: Positive | None = None  # the most that a plan may use
+    max_nodes: Positive | None = None  # the most that a plan may use
+    cores_per_node: Positive = 1  # that ranks may use
+    cores_per_rank: Positive = 1  # a rank uses as many threads
+    memory_per_node_gb: PositiveFloat = 4.0  # GB (1e9 bytes); the ranks of a node share it
+    gpus_per_node: Annotated[int, Field(ge=0, le=1000)] = 0  # accelerators; each rank gets one
+    gpu_memory_gb: PositiveFloat | None = None  # of one accelerator, GB (1e9 bytes)
     data_sheet: str | None = None  # a shipped data sheet: the pool is then estimated, not measured
     slurm: SlurmOptions = SlurmOptions()
 
@@ -114,30 +114,30 @@ class Pool(Value):
 class Link(Value):
     """The way between two pools (or within one)."""
 
-    pools: tuple[str, str]
-    latency_seconds: PositiveFloat
-    bytes_per_second: PositiveFloat
-    estimated: bool = True
+    pools: tuple[str, str]  # the two ends; the same pool twice: within it
+    latency_seconds: PositiveFloat  # of a small message
+    bytes_per_second: PositiveFloat  # bandwidth between two ranks
+    estimated: bool = True  # not measured
 
 
 class Site(Value):
     """What a site needs around the job: modules, set-up lines, the MPI plugin of srun."""
 
-    modules: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
-    environment: dict[str, str] = Field(default_factory=dict)
+    modules: tuple[str, ...] = ()  # loaded by the batch script, in this order
+    setup: tuple[str, ...] = ()  # lines of shell for the batch script
+    environment: dict[str, str] = Field(default_factory=dict)  # variables of the ranks
     srun_mpi: str | None = None  # else chosen for the MPI at hand
     srun_options: tuple[str, ...] = ()  # further options of srun, one each
     prefix: tuple[str, ...] = ()  # before every rank's command, e.g. a container's `exec`
     python: str | None = None  # the interpreter of the ranks, where it is not the one that submits
-    time_limit_minutes: PositiveFloat | None = None
+    time_limit_minutes: PositiveFloat | None = None  # the longest job that the site allows
 
 
 class Cluster(Value):
     """All pools and the links between them."""
 
-    version: Literal[1] = 1
-    name: str = "cluster"
+    version: Literal[1] = 1  # of the format
+    name: str = "cluster"  # for reports
     pools: tuple[Pool, ...]
     links: tuple[Link, ...] = ()
     site: Site = Site()

@@ -30,8 +30,8 @@ class ModelSpec(Value):
 
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
-    name: str | None = None
-    file: FilePath | None = None
+    name: str | None = None  # a built-in model: docs/models.md lists them
+    file: FilePath | None = None  # your own model: a Python file with `build(parameters, schema)`
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -53,12 +53,14 @@ class SyntheticData(Value):
 
     train_rows: Positive = 200_000  # samples to train on
     test_rows: Positive = 20_000  # samples to evaluate on
-    num_slots: Annotated[int, Field(gt=0, le=10_000)] = 26
+    num_slots: Annotated[int, Field(gt=0, le=10_000)] = 26  # categorical features
     cardinality: Positive = 10_000  # distinct keys of each slot
+    # of each slot; not 1: that many in the mean
     keys_per_sample: Annotated[float, Field(gt=0, le=10_000)] = 1.0
+    # exponent of how often keys occur; 0: all alike
     zipf: Annotated[float, Field(ge=0, le=100)] = 1.1
-    num_dense: Annotated[int, Field(ge=0, le=10_000)] = 13
-    seed: Seed = 1
+    num_dense: Annotated[int, Field(ge=0, le=10_000)] = 13  # dense columns
+    seed: Seed = 1  # of the generator
 
 
 class DataSpec(Value):
@@ -76,12 +78,13 @@ class DataSpec(Value):
 class LearningRate(Value):
     """A factor on the base rate over steps: warm-up first, then constant, cosine or steps."""
 
+    # `cosine` falls to `final_factor`, `step` drops every `step_every` steps
     kind: Literal["constant", "cosine", "step"] = "constant"
-    warmup_steps: NotNegative = 0
-    total_steps: Positive | None = None
-    step_every: Positive | None = None
-    step_factor: PositiveFloat = 0.1
-    final_factor: NotNegativeFloat = 0.0
+    warmup_steps: NotNegative = 0  # over which the factor rises to 1
+    total_steps: Positive | None = None  # until `cosine` ends; else those of the run
+    step_every: Positive | None = None  # steps between drops, for `step`
+    step_factor: PositiveFloat = 0.1  # of each drop, for `step`
+    final_factor: NotNegativeFloat = 0.0  # at the end, for `cosine`
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -93,11 +96,13 @@ class LearningRate(Value):
 class SparseOptimizer(Value):
     """How table rows learn."""
 
+    # `adagrad_rowwise` keeps one sum for each row
     optimizer: Literal["sgd", "adagrad", "adagrad_rowwise", "adam"] = "adagrad"
-    lr: Rate = 0.05
-    eps: PositiveFloat = 1e-8
-    weight_decay: NotNegativeFloat = 0.0
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    lr: Rate = 0.05  # learning rate
+    eps: PositiveFloat = 1e-8  # of adagrad and adam: added to the divisor
+    weight_decay: NotNegativeFloat = 0.0  # a share of the row, added to its gradient
+    betas: tuple[Beta, Beta] = (0.9, 0.999)  # of adam
+    # limit of the norm of a row's gradient, merged over the batch
     clip_norm: PositiveFloat | None = None
     initial_accumulator: NotNegativeFloat = 0.0  # what the sums of adagrad start from
     schedule: LearningRate = LearningRate()
@@ -106,13 +111,13 @@ class SparseOptimizer(Value):
 class DenseOptimizer(Value):
     """How dense parameters learn."""
 
-    optimizer: Literal["sgd", "adagrad", "adam", "adamw"] = "adam"
-    lr: Rate = 0.001
-    eps: PositiveFloat = 1e-8
-    weight_decay: NotNegativeFloat = 0.0
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    momentum: NotNegativeFloat = 0.0
-    clip_norm: PositiveFloat | None = None
+    optimizer: Literal["sgd", "adagrad", "adam", "adamw"] = "adam"  # as in `torch.optim`
+    lr: Rate = 0.001  # learning rate
+    eps: PositiveFloat = 1e-8  # of adagrad and adam: added to the divisor
+    weight_decay: NotNegativeFloat = 0.0  # as in `torch.optim`
+    betas: tuple[Beta, Beta] = (0.9, 0.999)  # of adam and adamw
+    momentum: NotNegativeFloat = 0.0  # of sgd
+    clip_norm: PositiveFloat | None = None  # limit of the norm of all dense gradients of all stages
     schedule: LearningRate = LearningRate()
     compression: Literal["none", "fp16"] = "none"  # of gradients that replicas sum
 
@@ -120,25 +125,27 @@ class DenseOptimizer(Value):
 class TableOptions(Value):
     """How tables admit, count, forget and spill rows; the same for all tables of a job."""
 
+    # by key hash: the unit of sharding; fixed for the life of a checkpoint
     num_partitions: Annotated[int, Field(gt=0, le=2**16)] = 64
     expected_rows: Positive | dict[str, Positive] | None = None  # of each table, or by its name
     precision: Literal["float16", "bfloat16"] | None = None  # of vectors in memory; train.precision
     init: Literal["uniform", "normal", "zeros"] = "uniform"  # of new rows; how wide: the model says
+    # sightings of a key before it gets a row
     admit_after: Annotated[int, Field(gt=0, le=65_535)] = 1
     sketch_bytes: Annotated[int, Field(ge=8, le=2**32)] | None = None  # of each partition
-    counters: bool = False
+    counters: bool = False  # count shows and clicks of each row
     track_changes: bool = False  # when each row last changed, for exports of changed rows only
-    show_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    evict_after_steps: Positive | None = None
-    evict_below_score: float | None = None
-    show_weight: NotNegativeFloat = (
-        0.1  # score = show_weight·(shows − clicks) + click_weight·clicks
-    )
-    click_weight: NotNegativeFloat = 1.0
-    evict_every: Positive = 1000
-    hot_bytes: Positive | None = None
-    spill_dir: FilePath | None = None
+    show_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on shows and clicks, per step
+    evict_after_steps: Positive | None = None  # evict rows that were not seen for more steps
+    evict_below_score: float | None = None  # evict rows below this score (needs `counters`)
+    # score = show_weight·(shows − clicks) + click_weight·clicks
+    show_weight: NotNegativeFloat = 0.1
+    click_weight: NotNegativeFloat = 1.0  # see `show_weight`
+    evict_every: Positive = 1000  # steps between two sweeps of a partition
+    hot_bytes: Positive | None = None  # memory for rows of a rank; colder rows go to `spill_dir`
+    spill_dir: FilePath | None = None  # on a local disk
     threads: Annotated[int, Field(gt=0, le=1024)] | None = None  # as many as the rank has cores
+    # gradients of a row that are not finite: end the run, or skip the row
     on_nonfinite: Literal["refuse", "skip"] = "refuse"
 
     @model_validator(mode="after")
@@ -165,22 +172,26 @@ class TrainSpec(Value):
     """One optimizer step per batch; see docs/semantics.md for what each key means."""
 
     batch_size: BatchSize  # samples of one optimizer step, over all ranks
+    # parts of a batch that go through the pipeline one after the other
     micro_batches: Annotated[int, Field(gt=0, le=10_000)] = 1
+    # batches whose pushes a pull may miss; 0: synchronous
     staleness: Annotated[int, Field(ge=0, le=100)] = 1
     epochs: Positive | None = 1  # passes over the data
     steps: Positive | None = None  # batches in all, instead of epochs
-    seed: Seed = 0
+    seed: Seed = 0  # of initial values, order and sampling
     sparse: SparseOptimizer = SparseOptimizer()
     dense: DenseOptimizer = DenseOptimizer()
     tables: TableOptions = TableOptions()
+    # of computing; `bf16`: dense layers by autocast
     precision: Literal["float32", "float64", "bf16"] = "float32"
+    # of rows and activations between ranks
     wire: Literal["float32", "bfloat16", "float16"] = "float32"
     reducer: Literal["auto", "horovod", "mpi", "torch"] = "auto"  # who sums dense gradients
     on_nan: Literal["stop", "skip"] = "stop"  # a batch whose loss is not a number
     metrics_every: Positive = 50  # steps between lines of metrics
     evaluate_every: Positive | None = None  # steps between evaluations on the test set
-    evaluate_at_end: bool = True
-    init_from: FilePath | None = None
+    evaluate_at_end: bool = True  # also when training ends
+    init_from: FilePath | None = None  # a run, a checkpoint or an export to start from
 
     @model_validator(mode="after")
     def _table_precision(self) -> Self:
@@ -208,6 +219,7 @@ class TrainSpec(Value):
 class Goal(Value):
     """What the job must keep to, one limit or several: speed at the least money, or a budget."""
 
+    # a floor; the plan is the cheapest that reaches it
     min_samples_per_second: PositiveFloat | None = None
     min_fraction_of_best: Annotated[float, Field(gt=0, le=1)] | None = None  # of the fastest plan
     max_hours: PositiveFloat | None = None  # of the run, start-up counted
@@ -259,7 +271,7 @@ class PlanSpec(Value):
     scheduler: str = "rl"  # docs/planning.md lists them
     provisioning: Literal["least-money", "StaRatio", "StaPSRatio"] = "least-money"  # ranks
     seconds: PositiveFloat = 10.0  # that the scheduler may take
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the scheduler
     trial_runs: Annotated[int, Field(ge=0, le=20)] = 0  # plans that really run before one is taken
     trial_seconds: Annotated[float, Field(gt=0, le=3600)] = 20.0  # of training, each
     # then, and at every restart, the run's own times are planned from; never by default
@@ -269,8 +281,8 @@ class PlanSpec(Value):
 class CheckpointSpec(Value):
     """When to save; nothing is saved on a timer unless asked for, a stop signal always saves."""
 
-    every_steps: Positive | None = None
-    every_minutes: PositiveFloat | None = None
+    every_steps: Positive | None = None  # batches between checkpoints
+    every_minutes: PositiveFloat | None = None  # between checkpoints
     keep: Positive = 2  # newest checkpoints that are kept
     at_end: bool = True  # save the final state
 
@@ -280,14 +292,16 @@ class WatchSpec(Value):
 
     heartbeat_seconds: PositiveFloat = 5.0  # between signs of life of a rank
     stall_seconds: PositiveFloat = 300.0  # without progress, until a rank counts as hung
+    # `report` writes where each rank is, and continues
     on_stall: Literal["stop", "report"] = "stop"
 
 
 class MeasureSpec(Value):
     """How `measure` takes its times."""
 
-    batches: Annotated[int, Field(gt=0, le=10_000)] = 6
-    warmup: Annotated[int, Field(gt=0, le=10_000)] = 2
+    batches: Annotated[int, Field(gt=0, le=10_000)] = 6  # that are timed in each measurement
+    warmup: Annotated[int, Field(gt=0, le=10_000)] = 2  # batches before them
+    # numbers of ranks that each pool is measured with
     rank_counts: Annotated[tuple[RankCount, ...], Field(max_length=100)] = (1, 2)
 
 
@@ -296,15 +310,16 @@ class LaunchSpec(Value):
 
     # then the run saves and stops; on Slurm by default from the prediction, here none
     time_limit_minutes: PositiveFloat | None = None
-    max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 0
+    max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 0  # automatic restarts after a failure
     oversubscribe: bool = False  # allow more ranks than cores
-    bind: Literal["none", "core"] = "none"
+    bind: Literal["none", "core"] = "none"  # `core`: each rank stays on its cores
 
 
 class Job(Value):
     """One training job, as written in job.yaml."""
 
-    version: Literal[1] = 1
+    version: Literal[1] = 1  # of the format
+    # names the run directory and the Slurm job
     name: Annotated[str, Field(min_length=1, max_length=120)]
     model: ModelSpec
     data: DataSpec

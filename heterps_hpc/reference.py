@@ -1,7 +1,7 @@
 """All keys of job and cluster files, from the value types themselves: `heterps explain KEY`.
 
 `python -m heterps_hpc.reference > docs/reference.md` writes the page; a test keeps it current. What
-a key means is the comment behind its field.
+a key means is the comment behind its field, or above it where the line is full.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from heterps_hpc.validation import nearest
 
 FILES: dict[str, type[BaseModel]] = {"job": Job, "cluster": Cluster}
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}
+_NO_LIMIT = 10**9  # what only keeps numbers printable is not worth mentioning
 _BOUNDS = {"gt": "> {}", "ge": "≥ {}", "lt": "< {}", "le": "≤ {}"}
 
 
@@ -42,7 +43,8 @@ class Key:
 
     def text(self) -> str:
         """For a terminal."""
-        lines = [f"{self.name}  ({self.file} file)", f"  {self.kind}; {self.default}"]
+        default = self.default if self.default == "required" else f"default: {self.default}"
+        lines = [f"{self.name}  ({self.file} file)", f"  {self.kind}; {default}"]
         return "\n".join([*lines, *([f"  {self.note}"] if self.note else [])])
 
 
@@ -109,14 +111,15 @@ def _walk(file: str, kind: type[BaseModel], prefix: str) -> Iterator[Key]:
 
 
 def _comments(kind: type[BaseModel]) -> dict[str, str]:
-    """The comment behind each field of a class."""
+    """The comment behind each field of a class, or above it."""
     source = textwrap.dedent(inspect.getsource(kind))
     lines = source.splitlines()
     found = {}
     for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             _, _, comment = lines[(node.end_lineno or 1) - 1].partition("  # ")
-            found[node.target.id] = comment.strip()
+            above = lines[node.lineno - 2].strip()
+            found[node.target.id] = comment.strip() or above.removeprefix("# ") * (above[:1] == "#")
     return found
 
 
@@ -156,7 +159,7 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
         form.format(value)
         for item in metadata
         for name, form in _BOUNDS.items()
-        if (value := getattr(item, name, None)) is not None
+        if (value := getattr(item, name, None)) is not None and value < _NO_LIMIT
     ]
     word = _WORDS.get(annotation, "text")
     return f"{word} {' and '.join(bounds)}" if bounds else word

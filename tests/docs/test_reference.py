@@ -23,6 +23,7 @@ def test_every_key_is_listed_once_with_its_kind_and_default() -> None:
     for key in keys():
         assert key.kind
         assert key.default
+        assert key.note, f"{key.name}: say in a comment behind the field what it means"
 
 
 @pytest.mark.parametrize(
