@@ -19,12 +19,11 @@ from heterps_hpc import events
 from heterps_hpc import format as fmt
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Ended, Submitted
+from heterps_hpc.fit_table import fit_table
 from heterps_hpc.launch.run_progress import read_progress
 from heterps_hpc.launch.status import RunPhase, derive_state, read_status, short_state
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.spending import spent_besides
-
-_MIN_NAME = 9  # columns for the name of a run, before figures are left out
 
 
 @dataclass(frozen=True)
@@ -120,12 +119,6 @@ def _table(lines: Sequence[RunLine], width: int) -> Table:
         "money": ["–" if line.money is None else fmt.money(line.money) for line in lines],
         "began": [fmt.day_and_time(line.began) for line in lines],
     }
-    state = max(len(word) for line in lines for word in line.state.split())
-    for last in ("loss", "began", "samples/s"):
-        widths = (max(map(len, (name, *cells))) + 3 for name, cells in numbers.items())
-        if _MIN_NAME + 3 + state + 3 + sum(widths) <= width:
-            break
-        del numbers[last]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("state", overflow="fold")
@@ -135,7 +128,7 @@ def _table(lines: Sequence[RunLine], width: int) -> Table:
     for line, *cells in zip(lines, *numbers.values(), strict=True):
         style = "bold" if line.auc is not None and line.auc == best else ""
         table.add_row(*map(Text, (line.name, line.state, *cells)), style=style)
-    return table
+    return fit_table(table, width, ("loss", "began", "samples/s"))
 
 
 def _totals(lines: Sequence[RunLine]) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heterps_hpc import format as fmt
+from heterps_hpc.fit_table import fit_table
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.plan.explain import next_floor
 from heterps_hpc.planning_result import MemoryUse, PlanningResult
@@ -20,14 +21,15 @@ def show(result: PlanningResult, layout: Layout, console: Console | None = None)
     for line in result.outcome:
         console.print(line, highlight=False)
     console.print()
-    console.print(stage_table(result.plan, layout, result.memory))
+    stages = stage_table(result.plan, layout, result.memory)
+    console.print(fit_table(stages, console.width, ("move", "compute")))
     for line in summary_lines(result):
         console.print(line, highlight=False)
     if result.trials:
-        console.print(trial_table(result))
+        console.print(fit_table(trial_table(result), console.width, ("predicted $",)))
     if result.runners_up or result.needed_pools:
-        console.print(runner_table(result))
-    console.print(comparison_table(result))
+        console.print(fit_table(runner_table(result), console.width, ("more", "stages")))
+    console.print(fit_table(comparison_table(result), console.width, ("$/hour", "gap")))
 
 
 def stage_table(plan: Plan, layout: Layout, memory: Sequence[MemoryUse]) -> Table:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps_hpc import format as fmt
+from heterps_hpc.fit_table import fit_table
 from heterps_hpc.report import outcome, page, spending
 from heterps_hpc.report.inputs import RecordedRun
 
@@ -27,7 +28,7 @@ def show(run: RecordedRun, report: Path, console: Console) -> None:
     console.print(Panel(Group(*parts), title=title, title_align="left", padding=(1, 2)))
     table = _choices(run)
     if table is not None:
-        console.print(table)
+        console.print(fit_table(table, console.width, ("samples/s", "gap")))
     for line in run.missing:
         console.print(Text(f"not in this report: {line}", style="dim"))
     console.print(Text.assemble("report: ", (str(report), "bold")), soft_wrap=True)
@@ -38,7 +39,7 @@ def _choices(run: RecordedRun) -> Table | None:
     if len(rows) < 2:
         return None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("scheduler")
+    table.add_column("scheduler", overflow="fold")
     table.add_column("plan", overflow="fold")
     for heading in ("money", "samples/s", "gap"):
         table.add_column(heading, justify="right", no_wrap=True)

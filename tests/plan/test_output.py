@@ -32,7 +32,8 @@ def test_at_80_columns_nothing_is_cut_and_unproven_points_are_marked() -> None:
     last = result.frontier[-1].model_copy(update={"gap_is_bound": True})
     result = result.model_copy(update={"frontier": (*result.frontier[:-1], last)})
     screen = io.StringIO()
-    show(result, layout_from(result, job, cluster, profile, model), Console(file=screen))
+    layout = layout_from(result, job, cluster, profile, model)
+    show(result, layout, Console(file=screen))
     text = screen.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text.replace(" … ", "")  # between the first and the last layer of a stage
@@ -41,6 +42,14 @@ def test_at_80_columns_nothing_is_cut_and_unproven_points_are_marked() -> None:
     assert " h\n" not in text
     assert re.search(r"frontier \(not +", text)
     assert text.startswith(f"{result.outcome[0][:60]}")
+    # narrower still: fewer columns, whole words
+    screen = io.StringIO()
+    show(result, layout, Console(file=screen, width=60))
+    narrow = screen.getvalue()
+    assert ("compute" in text, "compute" in narrow) == (True, False)
+    assert max(map(len, narrow.splitlines())) <= 60
+    words = {*text.split(), *" ".join(result.outcome).split()}
+    assert set(narrow.replace("─", "").split()) <= words
 
 
 def test_what_a_solver_prints_to_the_terminal_is_swallowed(
