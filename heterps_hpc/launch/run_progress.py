@@ -141,12 +141,14 @@ def _of_training(run: RunDir, history: History, now: float) -> RunProgress:
         spent += planned.besides
     done, total, unit = _counted(training, step, beats)
     waits = history.job_id is not None and (started is None or (end is not None and end.again))
+    last = None if end is None or end.again else end.time
+    now_doing = _doing(training, step, beats) if last is None else "ended"
     return RunProgress(
-        doing="waiting in the queue" if waits else _doing(training, step, beats),
+        doing="waiting in the queue" if waits else now_doing,
         done=done,
         total=total,
         unit=unit,
-        elapsed_seconds=max(0.0, now - since),
+        elapsed_seconds=max(0.0, (now if last is None else last) - since),
         remaining_seconds=remaining,
         loss=train.get("loss"),
         auc=test.get("auc", train.get("auc")),

@@ -138,7 +138,8 @@ def show(run_dir: Path | str, console: Console | None = None, *, as_json: bool =
         steps = ", ".join(fmt.count(step) for step in status.checkpoints)
         print_line(f"  checkpoints after step {steps}")
     if status.starts:
-        print_line(f"  {fmt.plural(status.starts, 'start')}, {status.restarts} of them automatic")
+        automatic = f", {status.restarts} of them automatic" if status.restarts else ""
+        print_line(f"  {fmt.plural(status.starts, 'start')}{automatic}")
     if status.components:
         console.print(_components(status))
     for line in status.ranks:

@@ -82,6 +82,9 @@ def test_training_has_steps_time_and_money(run: RunDir) -> None:
     assert "loss 0.5000" in line
     assert "100 samples/s" in line
     assert "AUC 0.7000" in line  # on test data, rather than on the last batches
+    events.record(run, Ended(code=0, time=now - 20))
+    found = progress_of(run, now + 1000)
+    assert (found.doing, found.elapsed_seconds) == ("ended", pytest.approx(100))
 
 
 def test_heartbeats_are_newer_than_metrics(run: RunDir) -> None:
