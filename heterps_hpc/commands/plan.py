@@ -78,7 +78,10 @@ def what_if(
     job, cluster = load_inputs(job_file, always)
     changed, other = load_inputs(job_file, [*always, *settings])
     directory = RunDir(run_dir or default_run_dir(job_file, job))
-    profile = _profile(profile_file or _measured(directory, job, cluster))
+    measured = _measured(directory, job, cluster)
+    if run_dir is None and not measured.exists():  # a guess may start from the last run as it was
+        measured = RunDir(default_run_dir(job_file, job, resume=True)).profile
+    profile = _profile(profile_file or measured)
     with timed_line("planning as it is"):
         try:
             before, refusal = decide(job, cluster, profile)[0], ""
