@@ -35,7 +35,7 @@ class Node:
     partition: str
     num_cpus: int = 4
     num_gpus: int = 0
-    memory_mb: int = 2000
+    memory_mb: int = 3000
     limits: NodeLimits | None = None
 
     @classmethod
