@@ -103,7 +103,7 @@ def predict(profile: Profile, work: Workload, text: str) -> float:
         profile,
         cluster_of(3),
         batch_size=work.batch_size,
-        num_samples=1e6,
+        num_samples=work.num_steps * work.batch_size,
         micro_batches=MICRO_BATCHES,
         staleness=1,
     )
