@@ -94,7 +94,7 @@ def _line(run: RunDir) -> RunLine:
         loss=None if progress is None else progress.loss,
         samples_per_second=summary.get("samples_per_second")
         or (None if progress is None else progress.samples_per_second),
-        money=sum(spent_besides(run).values()) or None if progress is None else progress.money,
+        money=(sum(spent_besides(run).values()) or None) if progress is None else progress.money,
         began=began,
     )
 
