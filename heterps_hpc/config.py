@@ -231,10 +231,10 @@ class Goal(Value):
     @classmethod
     def _a_day_ends_at_midnight(cls, value: object) -> object:
         """YAML reads a time without seconds as text, and a day alone as a date."""
-        if isinstance(value, str):
+        if isinstance(value, str | int | float):  # numbers: not seconds since 1970
             try:
-                is_day = len(value) <= len("2030-05-01")
-                value = (date if is_day else datetime).fromisoformat(value)
+                is_day = len(str(value)) <= len("2030-05-01")
+                value = (date if is_day else datetime).fromisoformat(str(value))
             except ValueError:
                 example = "write a time such as 2030-05-01 18:00, or a day"
                 raise ValueError(f"got {value!r}; {example}") from None

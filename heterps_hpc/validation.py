@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 
 from heterps_hpc.atomic_file import write_atomically
+from heterps_hpc.booleans import keep_apart
 from heterps_hpc.bounded_yaml import max_bytes, read_data
 from heterps_hpc.errors import UserError
 
@@ -46,6 +48,13 @@ class Value(BaseModel):
     """Base of every value type: frozen, and refuses keys that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)  # of a class that is complete: with the checks
+        return schema if cls.__pydantic_complete__ else keep_apart(schema, cls)
 
     @classmethod
     def parse(cls, data: object, origin: str) -> Self:

@@ -6,15 +6,22 @@ for the long form.
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import operator
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from heterps_hpc.errors import UserError
 from tests.faults.conftest import LONG
+from tests.faults.fuzz import seal_manifest
+from tests.faults.mutate_values import Inputs, places
 from tests.mpi_run import mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +74,31 @@ def test_many_mutated_inputs_are_refused_or_right(in_memory: Path) -> None:
     assert distinct >= 2000
     assert min(refused.values()) >= 300  # of 600 each
     assert run_accepted(in_memory, timeout=1700)["right"] >= 20
+
+
+def test_a_boolean_is_no_number_and_a_number_no_boolean(in_memory: Path) -> None:
+    inputs = Inputs(in_memory)
+    tried = Counter[str]()
+    for what, sound in inputs.sound.items():
+        for where in places(sound):
+            if what == "checkpoint" and where[0] in ("shards", "must_match", "version"):
+                continue  # held to files and to the job; says which other keys there are
+            changed = copy.deepcopy(sound)
+            parent = functools.reduce(operator.getitem, where[:-1], changed)
+            if isinstance(parent[where[-1]], bool):
+                parent[where[-1]], why = 1, "expected true or false, got a number"
+            elif isinstance(parent[where[-1]], int | float):
+                parent[where[-1]], why = True, "expected a number, got true"
+            else:
+                continue
+            tried[what] += 1
+            path = in_memory / "changed.json"
+            path.write_text(json.dumps(changed))
+            if "checksum" in changed:
+                seal_manifest(path)
+            with pytest.raises(UserError, match=why):
+                inputs.use[what](path)
+    assert len(tried) == 6
 
 
 @pytest.mark.slow
