@@ -9,6 +9,13 @@ from pathlib import Path
 
 def write_atomically(path: Path, text: str) -> None:
     """Write, flush to disk, rename: readers see the old file or the new one, never half."""
+    try:
+        _write(path, text)
+    except OSError as error:  # with the name that the user knows
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     # opened with the mode of an ordinary file, so that the kernel applies the umask: asking for it

@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -183,18 +184,17 @@ class RunDir:
     def _rank_lock(self) -> Path:
         return self.path / ".ranks.lock"
 
-    def create(self) -> Self:
+    def create(self, remedy: str = "choose another with --run-dir") -> Self:
         """Make the directory, or explain why it cannot be made."""
         try:
             for folder in (self.path, self.logs, self.checkpoints, self.heartbeats):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"{self.path}: cannot be the run directory: {error.strerror}; "
-                "choose another with --run-dir"
+                f"{self.path}: cannot be the run directory: {error.strerror}; {remedy}"
             ) from None
         if not os.access(self.path, os.W_OK):
-            raise UserError(f"{self.path}: no permission to write; choose another with --run-dir")
+            raise UserError(f"{self.path}: no permission to write; {remedy}")
         return self
 
     def check_usable(self, num_ranks: int = 0) -> None:
@@ -222,7 +222,8 @@ class RunDir:
                 "run directory with --run-dir"
             ) from None
         finally:
-            probe.unlink(missing_ok=True)
+            with suppress(OSError):  # of a read-only file system, even if it is not there
+                probe.unlink()
 
     def hold(self) -> RunLock:
         """Keep other runs out of this directory for as long as the lock is held."""

@@ -54,7 +54,7 @@ def predict_by_ranks(run_dir: Path, data: Path, out: Path, step: int | None, on:
     dataset = Dataset.open(data)
     checkpoint = _checkpoint(run, step)
     with ScoreFile.create(out) as file:
-        scoring_run = run.prediction.create()
+        scoring_run = run.prediction.create("score in this process: --on here")
         scoring = job.model_copy(
             update={
                 "data": job.data.model_copy(update={"test": Path(os.path.realpath(data))}),

@@ -38,6 +38,13 @@ def flip(path: Path, position: int) -> None:
         file.write(bytes([byte ^ 1 << (position % 8)]))
 
 
+def swap(one: Path, other: Path) -> None:
+    between = one.with_name("between")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
+
+
 def test_a_flipped_byte_is_found_wherever_it_is(tmp_path: Path) -> None:
     """Anywhere in a shard, HDF5's own structures and padding included."""
     checkpoint = make_checkpoint(tmp_path, num_rows=12)
@@ -92,6 +99,20 @@ def test_shards_of_another_run_are_refused(tmp_path: Path) -> None:
         shutil.copy(other.path / shard.file, mine.path / shard.file)
     with pytest.raises(DamagedCheckpoint, match="of another run"):
         read_everything(mine)
+
+
+def test_shards_that_changed_places_are_refused(tmp_path: Path) -> None:
+    """Of one size, so that only their content can tell."""
+    checkpoint = make_checkpoint(tmp_path, num_shards=NUM_PARTITIONS, num_rows=1)
+    last, other = (checkpoint.path / shard.file for shard in checkpoint.manifest.shards[-2:])
+    assert last.stat().st_size == other.stat().st_size
+    swap(last, other)
+    assert [problem.split(": ")[0] for problem in verify(checkpoint).problems] == [
+        str(last),
+        str(other),
+    ]
+    with pytest.raises(DamagedCheckpoint, match=last.name):
+        read_everything(checkpoint)
 
 
 def _another_step(data: dict[str, Any]) -> None:

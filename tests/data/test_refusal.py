@@ -56,6 +56,15 @@ def test_a_flipped_bit_is_found_by_checksums(path: Path) -> None:
         Dataset.open(path, verify="checksums")
 
 
+def test_shards_that_changed_places_are_found(path: Path) -> None:
+    first, second = path / "shard-00000.h5", path / "shard-00001.h5"
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    with pytest.raises(UserError, match=r"shard-00000\.h5: .* but the manifest says"):
+        Dataset.open(path, verify="checksums")
+
+
 def test_changed_key_samples_are_found(path: Path) -> None:
     (path / "key_samples.h5").write_bytes(b"x")
     with pytest.raises(UserError, match=r"key_samples\.h5"):

@@ -7,11 +7,13 @@ import json
 import os
 import stat
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest
@@ -19,6 +21,8 @@ from heterps_hpc.launch.local import LocalLauncher
 from heterps_hpc.launch.slurm.script import render
 from heterps_hpc.rundir import RunDir
 from tests.checkpoint.made import make_checkpoint
+from tests.equivalence.cases import CLUSTER
+from tests.faults.harness import make_setting
 from tests.launch.values import (
     BEHAVE,
     ROOT,
@@ -148,3 +152,38 @@ def test_a_foreign_or_read_only_run_directory_is_refused() -> None:
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def has_namespaces() -> bool:
+    """Whether a folder can be mounted read-only, seen by one process alone."""
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="mounting takes root")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("launch {run} --resume", "{run}: cannot be written: Read-only file system; "),
+        ("report {run}", "{run}/report.html: Read-only file system; "),
+        ("predict {run} --data {data} --on local", "{run}/predict: cannot be the run directory: "),
+    ],
+)
+def test_a_read_only_file_system_is_named(command: str, message: str, tmp_path: Path) -> None:
+    setting = make_setting(tmp_path, "1", steps=6, every=3)
+    run = setting.new_run(tmp_path / "run")
+    Job.load(setting.job).save(run.job)
+    CLUSTER.save(run.cluster)
+    make_checkpoint(run.checkpoints)
+    names = {"run": run.path, "data": tmp_path / "test"}
+    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+    heterps = [sys.executable, "-m", "heterps_hpc.cli", *command.format(**names).split()]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", str(run.path), *heterps],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == ExitCode.USER_ERROR, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("heterps: ")]
+    assert len(errors) == 1
+    assert message.format(**names) in errors[0]
