@@ -93,6 +93,20 @@ class _BoundedLoader(yaml.SafeLoader):
                 raise ValueError(f"key {key[:40]!r} is there {count} times, from line {line} on")
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node; where there is none, such as of 2024-13-45, says where it stands."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, OverflowError) as error:
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            # of a long number, Python says how its limit could be raised
+            why = (
+                f"{len(node.value):,} digits are too many" if len(node.value) > 1000 else str(error)
+            )
+            where = f"line {node.start_mark.line + 1}: {node.value[:40]!r}"
+            raise ValueError(f"{where}: {why}; put it in quotes if it is text") from None
+
     def _count(self, nodes: int) -> None:
         self._num_nodes += nodes
         if self._num_nodes > MAX_NODES:

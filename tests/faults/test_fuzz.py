@@ -58,22 +58,13 @@ def run_accepted(folder: Path, timeout: float) -> dict[str, int]:
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_mutated_inputs_are_refused_or_right(in_memory: Path) -> None:
-    distinct, refused = mutate_values(in_memory, 0, 150, timeout=100)
+@pytest.mark.parametrize("first", range(0, 3000 if LONG else 150, 150))
+def test_mutated_inputs_are_refused_or_right(first: int, in_memory: Path) -> None:
+    distinct, refused = mutate_values(in_memory, first, 150, timeout=100)
     assert distinct >= 140
     assert len(refused) == 6
-    assert min(refused.values()) >= 10  # of 25 each: mutations are not all harmless
+    assert min(refused.values()) >= 8  # of 25 each: mutations are not all harmless
     assert run_accepted(in_memory, timeout=250)["right"] >= 2
-
-
-@pytest.mark.full
-@pytest.mark.ranks
-@pytest.mark.timeout(3600)
-def test_many_mutated_inputs_are_refused_or_right(in_memory: Path) -> None:
-    distinct, refused = mutate_values(in_memory, 1000, 3600, timeout=1700)
-    assert distinct >= 2000
-    assert min(refused.values()) >= 300  # of 600 each
-    assert run_accepted(in_memory, timeout=1700)["right"] >= 20
 
 
 def test_a_boolean_is_no_number_and_a_number_no_boolean(in_memory: Path) -> None:
