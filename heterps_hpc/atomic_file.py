@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Write, flush to disk, rename: readers see the old file or the new one, never half."""
-    try:
+    with naming(path):
         _write(path, text)
-    except OSError as error:  # with the name that the user knows
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors with the name of the file that the user knows; those of a write have none."""
+    try:
+        yield
+    except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

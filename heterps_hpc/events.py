@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from heterps_hpc.atomic_file import naming
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.rundir import RunDir
@@ -302,11 +303,12 @@ def record(run: RunDir, event: Event) -> None:
             "directory with --run-dir"
         ) from None
     try:
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            line = b"\n" + line  # a full disk has cut the line before
-        if os.write(handle, line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.history))
+        with naming(run.history):
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                line = b"\n" + line  # a full disk has cut the line before
+            if os.write(handle, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(handle)
 

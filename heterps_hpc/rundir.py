@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
+from heterps_hpc.atomic_file import naming
 from heterps_hpc.errors import UserError
 
 MANIFEST_FILE = "manifest.json"  # written last: with it, a folder is a checkpoint
@@ -283,9 +284,10 @@ class RunLock:
         self._file = file
         try:
             self._wait_for_old_ranks()
-            file.truncate(0)
-            file.write(f"{os.getpid()} on {os.uname().nodename}\n")
-            file.flush()
+            with naming(self._path):
+                file.truncate(0)
+                file.write(f"{os.getpid()} on {os.uname().nodename}\n")
+                file.flush()
         except BaseException:
             file.close()
             raise

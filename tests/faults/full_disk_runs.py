@@ -2,8 +2,8 @@
 
     python -m tests.faults.full_disk_runs FOLDER WHAT EVERY [FIRST]
 
-WHAT is `rank` (the rank program, a world of one) or `command` (`heterps run` itself, with a real
-rank that is spared). Each case is a fork of this process, since its imports take longer than a run
+WHAT is `rank` (the rank program, a world of one), `command` (`heterps run` itself, with a real rank
+that is spared) or `measuring` (the same, which measures and plans first). Each case is a fork of this process, since its imports take longer than a run
 of this size; it needs full_disk.c by LD_PRELOAD. Every EVERY-th write is tried, in two ways: the
 disk stays full, and there is space again at once. Prints what is wrong, and at last how many cases
 ended with which code.
@@ -47,14 +47,16 @@ class Trial:
 
     def __init__(self, folder: Path, what: str) -> None:
         self.folder = folder
-        self.setting = make_setting(folder / "setting", "1", steps=6, every=3, evaluate_every=3)
-        self.work: Work = self.run_command if what == "command" else self.run_rank
+        shape = None if what == "measuring" else "1"
+        self.setting = make_setting(folder / "setting", shape, steps=6, every=3, evaluate_every=3)
+        self.work: Work = self.run_rank if what == "rank" else self.run_command
         self.disk = ctypes.CDLL(None)
         self.disk.full_disk.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_long]
 
     def run_command(self, run: RunDir) -> int:
         """`heterps run`, in this process."""
-        sys.argv = ["heterps", *self.setting.arguments(run)]
+        again = events.read(run).last(events.Started) is not None
+        sys.argv = ["heterps", *self.setting.arguments(run, again=again)]
         cli.main()
         return 0
 
@@ -65,7 +67,7 @@ class Trial:
 
     def new_run(self, name: str) -> RunDir:
         """What the rank program starts with is there; the command writes it itself."""
-        run = self.setting.new_run(self.folder / name).create()
+        run = self.setting.new_run(self.folder / name)
         if self.work == self.run_rank:
             Job.load(self.setting.job).save(run.job)
         return run

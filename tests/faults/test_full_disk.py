@@ -1,6 +1,7 @@
 """A disk that fills up at any write of a run: never a wrong "done", never a checkpoint lost.
 
-`make test-faults` fails every single write of a rank and of the command; `make test` a few.
+`make test-faults` fails every single write of a rank and of the command, which
+measures and plans or has its plan; `make test` a few.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def full_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("what", "every"),
-    [("rank", 1), ("command", 1)] if LONG else [("rank", 60)],
+    [("rank", 1), ("command", 1), ("measuring", 1)] if LONG else [("rank", 60)],
 )
 def test_a_full_disk_is_never_called_done(
     what: str, every: int, full_disk: Path, in_memory: Path

@@ -1,5 +1,6 @@
 """Run directories: one run at a time, whole files, clear refusals."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.errors import UserError
+from heterps_hpc.events import Launched, record
 from heterps_hpc.rundir import RunDir
 
 
@@ -39,6 +41,21 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         write_atomically(path, "new \ud800")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_errors_of_writing_have_the_name_that_the_user_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    run = RunDir(tmp_path).create()
+    monkeypatch.setattr(os, "write", fail)
+    monkeypatch.setattr(os, "fsync", fail)
+    for write in (lambda: record(run, Launched()), lambda: write_atomically(run.history, "{}")):
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            write()
+        assert caught.value.filename == str(run.history)
 
 
 def test_the_umask_of_other_threads_is_left_alone(
