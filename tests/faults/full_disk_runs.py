@@ -3,10 +3,10 @@
     python -m tests.faults.full_disk_runs FOLDER WHAT EVERY [FIRST]
 
 WHAT is `rank` (the rank program, a world of one), `command` (`heterps run` itself, with a real rank
-that is spared) or `measuring` (the same, which measures and plans first). Each case is a fork of this process, since its imports take longer than a run
-of this size; it needs full_disk.c by LD_PRELOAD. Every EVERY-th write is tried, in two ways: the
-disk stays full, and there is space again at once. Prints what is wrong, and at last how many cases
-ended with which code.
+that is spared) or `measuring` (the same, which measures and plans first). Each case is a fork of
+this process, since its imports take longer than a run of this size; it needs full_disk.c by
+LD_PRELOAD. Every EVERY-th write is tried, in two ways: the disk stays full, and there is space
+again at once. Prints what is wrong, and at last how many cases ended with which code.
 """
 
 from __future__ import annotations
