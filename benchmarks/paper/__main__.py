@@ -3,10 +3,9 @@
     python -m benchmarks.paper --folder F [--clusters C …] [--only MODEL …] [--json FILE] [--quick]
 
 On clusters of unlike nodes, for the paper's four models: every scheduler plans at the same floor,
-each distinct plan runs as a Slurm job, and so do all layers on all nodes (as data-parallel
-frameworks do) and each pool alone. Needs root. A window of the experiment is one model on one
-cluster, about seven minutes; with --folder results are kept, and what is there is not run again.
-The last call names no window and draws the picture.
+each distinct plan runs, and so do all layers on all nodes (as data-parallel frameworks do) and each
+pool alone, one after the other in one Slurm job on all nodes. Needs root. One model on one cluster
+takes about four minutes; with --folder results are kept, and what is there is not run again.
 """
 
 from __future__ import annotations
@@ -44,12 +43,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hp-", dir="/tmp") as temporary:
         folder = options.folder or Path(temporary)
         for cluster in options.clusters:
+            experiments = [Experiment(cluster, m, folder, options.seconds) for m in options.only]
             with cluster_up(cluster):
-                for model in options.only:
-                    experiment = Experiment(cluster, model, folder, options.seconds)
-                    trials = experiment.trials()
-                    found[cluster, model] = trials
-                    tabulate(report, f"{cluster}, {model}", trials, experiment.floor)
+                launcher = experiments[0].one_job()
+                for experiment in experiments:
+                    experiment.measure(launcher)
+                    trials = experiment.trials(launcher)
+                    found[cluster, experiment.model] = trials
+                    tabulate(report, f"{cluster}, {experiment.model}", trials, experiment.floor)
+                launcher.end()
     summarise(report, found)
     if options.picture is not None:
         draw(found, options.picture)

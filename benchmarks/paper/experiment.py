@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from benchmarks.paper.works import FLOOR, make_job
+from benchmarks.unlike.cases import ALL_NODES as ALL_POOL
+from benchmarks.unlike.one_job import OneJob
 from benchmarks.unlike.runs import pools_of
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.commands.measure import measure
 from heterps_hpc.commands.prepare import model_of, ready_data
 from heterps_hpc.commands.trials import Trials
 from heterps_hpc.config import Job
-from heterps_hpc.launch.slurm.launcher import SlurmLauncher
+from heterps_hpc.launch.launcher import Launcher
 from heterps_hpc.layout import Layout, Plan, Stage, StageEstimate
+from heterps_hpc.model import Model
 from heterps_hpc.plan.cost_model import Choice, StageTable, to_plan
 from heterps_hpc.plan.explain import best_throughput
 from heterps_hpc.plan.problem import problem_of_job
@@ -67,11 +72,24 @@ class Experiment:
         )
         return cluster.model_copy(update={"pools": pools})
 
-    def profile(self) -> Profile:
-        """Measured once."""
+    def one_job(self) -> OneJob:
+        """A launcher that keeps all nodes for everything that is run on them."""
+        run = RunDir(self.folder / self.cluster_name / f"job-{time.time_ns()}")
+        return OneJob(run, self.cluster, self.job, self._model)
+
+    @property
+    def _model(self) -> Model:
+        """Its data are generated on first use."""
+        return model_of(self.job, ready_data(self.job))
+
+    def measure(self, launcher: Launcher) -> None:
+        """Make the profile, once."""
         if not self.run.profile.exists():
-            ready_data(self.job)
-            measure(self.job, self.cluster, self.run, SlurmLauncher()).save(self.run.profile)
+            measure(self.job, self.cluster, self.run, launcher).save(self.run.profile)
+
+    @cached_property
+    def profile(self) -> Profile:
+        """As it was measured."""
         return Profile.load(self.run.profile)
 
     def plans(self) -> dict[str, Plan]:
@@ -84,7 +102,7 @@ class Experiment:
         return {name: Plan.parse(plan, str(path)) for name, plan in saved.items()}
 
     def _ask(self) -> dict[str, Plan]:
-        problem = problem_of_job(self.profile(), self.cluster, self.job, NUM_SAMPLES)
+        problem = problem_of_job(self.profile, self.cluster, self.job, NUM_SAMPLES)
         best = best_throughput(problem, 20.0)
         if best is None:
             raise RuntimeError(f"{self.model} on {self.cluster_name}: no plan fits")
@@ -104,9 +122,8 @@ class Experiment:
         """Samples per second that every plan was asked for."""
         return FLOOR * self.plans()[FASTEST].estimate.samples_per_second
 
-    def trials(self) -> dict[str, Trial]:
+    def trials(self, launcher: Launcher) -> dict[str, Trial]:
         """Every plan as it really ran; the same stages run once."""
-        launcher = SlurmLauncher(poll_seconds=0.5)
         bench = Trials(self.job, self.cluster, self.run, launcher)
         plans = self.plans() | self._pools_alone()
         found = {
@@ -130,7 +147,7 @@ class Experiment:
         """One stage on all ranks of a pool; nothing is predicted of it."""
         pool = cluster.pool(pool_name)
         ranks = pool.rank_limit
-        layers = tuple(layer.name for layer in self.profile().layers)
+        layers = tuple(layer.name for layer in self.profile.layers)
         stages = (Stage(pool=pool_name, layers=layers, num_ranks=ranks),)
         known = self.plans()[FASTEST].estimate
         hourly = pool.hourly_price(ranks)
@@ -142,11 +159,11 @@ class Experiment:
     def _bind(self, plan: Plan, cluster: Cluster) -> Layout:
         return bind_plan(
             plan.stages,
-            model=model_of(self.job, ready_data(self.job)),
+            model=self._model,
             cluster=cluster,
             job=self.job.name,
             num_partitions=self.job.train.tables.num_partitions,
-            table_loads=self.profile().table_loads,
+            table_loads=self.profile.table_loads,
             plan=plan,
         )
 
@@ -158,8 +175,8 @@ def everywhere_cluster(cluster: Cluster) -> Cluster:
     first = cluster.pools[0]
     pool = first.model_copy(
         update={
-            "name": "all",
-            "partition": "all",
+            "name": ALL_POOL,
+            "partition": ALL_POOL,
             "price_per_hour": price / nodes,
             "max_nodes": nodes,
             "memory_per_node_gb": min(pool.memory_per_node_gb for pool in cluster.pools),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+from benchmarks.unlike.cases import ALL_NODES
 from benchmarks.unlike.requests import Requests
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -23,6 +24,7 @@ from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.measure.links import measure_links
 from heterps_hpc.runtime.measure.program import measure
+from heterps_hpc.runtime.measure.trial import run_trial
 from heterps_hpc.runtime.metrics.summary import write_summary
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import End, Start, run_program
@@ -71,6 +73,7 @@ PROGRAMS = {
     RANK_PROGRAM: train,
     "heterps_hpc.runtime.measure.program": measure,
     "heterps_hpc.runtime.measure.links": measure_links,
+    "heterps_hpc.runtime.measure.trial": run_trial,
 }
 
 
@@ -91,8 +94,9 @@ def _run(start: Start, request: dict[str, str]) -> None:
 
 
 def world_ranks(layout: Layout, world: Layout) -> list[int]:
-    """The rank of the world that is each rank of a layout: the first ones of every pool."""
-    first = {component.pool: component.first_rank for component in world.components}
+    """The rank of the world that is each rank of a layout: the first ones of every pool, or of the
+    world for a pool that stands for all nodes."""
+    first = {ALL_NODES: 0} | {part.pool: part.first_rank for part in world.components}
     return [
         first[component.pool] + index
         for component in layout.components
