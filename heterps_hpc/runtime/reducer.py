@@ -19,6 +19,7 @@ import torch.distributed
 from mpi4py import MPI
 
 from heterps_hpc.runtime.device import Device, Ready
+from heterps_hpc.runtime.waiting import wait_until
 
 
 class Reducer(ABC):
@@ -105,7 +106,8 @@ class HorovodReducer(Reducer):
         return bool(self._hvd.poll(self._handle))
 
     def finish(self) -> torch.Tensor:
-        """Wait for Horovod's thread."""
+        """Wait for Horovod's thread; Horovod's own waiting would take the core from it."""
+        wait_until(self.is_done)
         self._hvd.synchronize(self._handle)
         return self._flat
 
@@ -125,7 +127,7 @@ def _cycle_milliseconds() -> int:
 
 
 class MpiReducer(Reducer):
-    """MPI_Allreduce, in a device's memory if MPI takes it; needs no Horovod."""
+    """MPI's allreduce, in a device's memory if MPI takes it; needs no Horovod."""
 
     def __init__(self, comm: MPI.Intracomm, device: Device | None = None) -> None:
         self.name = "mpi" if device is None or device.is_host else "mpi on the device"
@@ -145,10 +147,11 @@ class MpiReducer(Reducer):
         if self._ready is not None and not self._ready.query():
             self._ready.synchronize()
         if self._flat.dtype != torch.float16:
-            self._comm.Allreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM)
+            wait_until(self._comm.Iallreduce(MPI.IN_PLACE, self._flat, op=MPI.SUM).Test)
             return self._flat
         halves = self._flat.cpu()
-        self._comm.Allreduce(MPI.IN_PLACE, halves.numpy().view(np.uint16), op=self._sum_of_halves())
+        values, op = halves.numpy().view(np.uint16), self._sum_of_halves()
+        wait_until(self._comm.Iallreduce(MPI.IN_PLACE, values, op=op).Test)
         return self._flat.copy_(halves)
 
     def close(self) -> None:
@@ -163,9 +166,9 @@ class MpiReducer(Reducer):
 
 
 class BackgroundMpiReducer(MpiReducer):
-    """MPI_Iallreduce on host memory: it progresses whenever this rank polls its messages.
+    """The same, begun at once: it progresses whenever this rank polls its messages.
 
-    For buckets only: where nothing is hidden behind the sum, the blocking one is faster.
+    For buckets only: where nothing is hidden behind the sum, it is no faster.
     """
 
     _request = MPI.REQUEST_NULL
@@ -184,7 +187,7 @@ class BackgroundMpiReducer(MpiReducer):
 
     def finish(self) -> torch.Tensor:
         """Wait for MPI."""
-        self._request.Wait()
+        wait_until(self._request.Test)
         return self._flat
 
 

@@ -29,6 +29,7 @@ from heterps_hpc.runtime.reducer_choice import agree_on_reducer, make_reducer
 from heterps_hpc.runtime.state.saver import Saver
 from heterps_hpc.runtime.tables import Pulled
 from heterps_hpc.runtime.votes import CONTINUE, STOP, Votes
+from heterps_hpc.runtime.waiting import wait_until
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +192,7 @@ class Training:
         """
         pulled = None if self.sparse is None else self.sparse.receive(step)
         good = np.array([outcome.is_good()], dtype=np.int32)
-        self.world.control.Allreduce(MPI.IN_PLACE, good, op=MPI.MIN)
+        wait_until(self.world.control.Iallreduce(MPI.IN_PLACE, good, op=MPI.MIN).Test)
         if good[0]:
             self._start_sum(step)
             self._push(step, pulled)
@@ -239,7 +240,7 @@ class Training:
         square = np.zeros(1)
         if self.world.entry.replica == 0:  # replicas hold the same sum: count it once
             square[0] = float(gradients.double().square().sum())
-        self.world.dense.Allreduce(MPI.IN_PLACE, square)
+        wait_until(self.world.dense.Iallreduce(MPI.IN_PLACE, square).Test)
         return float(clip_norm / (math.sqrt(square[0]) + 1e-6))
 
     def _save(self) -> None:

@@ -15,6 +15,8 @@ from types import FrameType
 import numpy as np
 from mpi4py import MPI
 
+from heterps_hpc.runtime.waiting import wait_until
+
 CONTINUE, SAVE, STOP = 0, 1, 2  # what a vote may ask for; the largest counts
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
@@ -74,5 +76,5 @@ class Votes:
         if step not in self._open:
             return 0
         request, _, most = self._open.pop(step)
-        request.Wait()
+        wait_until(request.Test)
         return int(most[0])

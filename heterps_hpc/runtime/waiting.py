@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 _SPIN_SECONDS = 2e-4  # what is about to come is worth a spin
 _MIN_NAP_SECONDS = 5e-5  # longer waits leave the core to the reader's thread and to other ranks
-# Looking is work too: every 0.1 ms it takes a third of a node that has a fifth of a core.
+# Looking is work too: every 0.1 ms it takes a third of a node that has a fifth of a core, and MPI's
+# own waiting, which never sleeps, takes all of it, just before the rank would need it to compute.
 _NAP_SHARE = 1 / 16
 _MAX_NAP_SECONDS = 5e-4
 

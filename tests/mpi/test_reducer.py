@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -132,3 +133,27 @@ def test_all_ranks_take_the_same_decision(on_ranks: OnRanks) -> None:
 
     found = on_ranks(2, vote)
     assert found[0] == found[1] == [0, 0, 0, 0, 0, 2]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("choice", ["horovod", "mpi"])
+def test_waiting_for_a_late_rank_leaves_the_core_to_others(choice: Name, on_ranks: OnRanks) -> None:
+    late_by = 0.5
+
+    def wait(comm: Any) -> float:
+        import torch
+
+        from heterps_hpc.runtime.device import Device
+        from heterps_hpc.runtime.reducer_choice import make_reducer
+
+        reducer = make_reducer(comm, choice, Device(torch.device("cpu")))
+        flat = torch.zeros(1000)
+        for seconds in (0.0, late_by):  # the first sum also pays for Horovod's start
+            time.sleep(seconds if comm.rank == 1 else 0.0)
+            began = time.process_time()  # of all threads
+            reducer.start(flat)
+            reducer.finish()
+        reducer.close()
+        return time.process_time() - began
+
+    assert on_ranks(2, wait)[0] < late_by / 3

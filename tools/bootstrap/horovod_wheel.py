@@ -1,9 +1,10 @@
 """Horovod built from its published source for our torch and our MPI.
 
 Horovod 0.28.1 is the last release and offers no wheels. It asks for C++14 in two places,
-which torch's headers refuse. And its thread wakes every cycle to ask its peers whether there is
-work, which costs a CPU rank a tenth of its core: ours sleeps until there is some. The wheel is
-tied to torch, Python, MPI and compiler, so all of them are in its key.
+which torch's headers refuse. And its thread polls: every cycle it wakes to ask its peers whether
+there is work, and then MPI spins until they answer. On a CPU rank that is the core which computes:
+ours sleeps until there is work, and naps until there is an answer. The wheel is tied to torch,
+Python, MPI and compiler, so all of them are in its key.
 """
 
 import hashlib
@@ -19,6 +20,35 @@ from tools.bootstrap.progress import SetupError, StepProgress
 
 VERSION = "0.28.1"
 SOURCE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+# Collectives that wait like heterps_hpc/runtime/waiting.py: a short spin, then naps that grow.
+PATIENT_MPI = """
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+template <typename Start> int mpi_patiently(Start start) {
+  using namespace std::chrono;
+  MPI_Request request;
+  int code = start(&request);
+  const auto began = steady_clock::now();
+  for (int done = 0; code == MPI_SUCCESS;) {
+    code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done) break;
+    const auto waited = duration_cast<microseconds>(steady_clock::now() - began);
+    if (waited < microseconds(200)) std::this_thread::yield();
+    else std::this_thread::sleep_for(
+        std::clamp(waited / 16, microseconds(50), microseconds(500)));
+  }
+  return code;
+}
+""" + "".join(
+    f"#define MPI_{name}(...) mpi_patiently("
+    f"[&](MPI_Request* r) {{ return MPI_I{name.lower()}(__VA_ARGS__, r); }})\n"
+    for name in (
+        *("Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv"),
+        *("Barrier", "Bcast", "Gather", "Gatherv"),
+    )
+)
 # file, a text that occurs in it exactly once, and what replaces it
 PATCHES = (
     ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
@@ -49,6 +79,11 @@ PATCHES = (
         "horovod/common/operations.cc",
         "std::this_thread::sleep_for(sleep_duration);",
         "work_arrived.try_acquire_for(sleep_duration);",
+    ),
+    (
+        "horovod/common/mpi/mpi_context.h",
+        "#endif // HOROVOD_MPI_CONTEXT_H",
+        PATIENT_MPI + "#endif // HOROVOD_MPI_CONTEXT_H",
     ),
     (
         "horovod/common/operations.cc",
