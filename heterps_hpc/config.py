@@ -300,6 +300,8 @@ class MeasureSpec(Value):
     """How `measure` takes its times."""
 
     batches: Annotated[int, Field(gt=0, le=10_000)] = 6  # that are timed in each measurement
+    # short batches are timed for so long, up to ten times as many
+    seconds: Annotated[float, Field(ge=0, le=3600)] = 2.0
     warmup: Annotated[int, Field(gt=0, le=10_000)] = 2  # batches before them
     # numbers of ranks that each pool is measured with
     rank_counts: Annotated[tuple[RankCount, ...], Field(max_length=100)] = (1, 2)

@@ -45,7 +45,7 @@ def make_job(model: str, data: Path, trial_seconds: float) -> Job:
                 "sparse": {"optimizer": "adagrad_rowwise", "lr": 0.01},
                 "dense": {"optimizer": "adagrad", "lr": 0.01},
             },
-            "measure": {"batches": 12, "warmup": 4, "rank_counts": [1, 2, 4]},
+            "measure": {"batches": 12, "seconds": 4.0, "warmup": 4, "rank_counts": [1, 2, 4]},
             "goal": {"min_fraction_of_best": FLOOR},
             "plan": {"trial_seconds": trial_seconds},
         },

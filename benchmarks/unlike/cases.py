@@ -126,7 +126,12 @@ def make_job(work: Work, data: Path, num_rows: int, measured_batches: int) -> Jo
                 "sparse": {"optimizer": "adagrad_rowwise", "lr": 0.01},
                 "dense": {"optimizer": "adagrad", "lr": 0.01},
             },
-            "measure": {"batches": measured_batches, "warmup": 4, "rank_counts": [1, 2, 4]},
+            "measure": {
+                "batches": measured_batches,
+                "seconds": 4.0,
+                "warmup": 4,
+                "rank_counts": [1, 2, 4],
+            },
             "checkpoint": {"at_end": False},
             "goal": {"min_fraction_of_best": 0.5},
         },

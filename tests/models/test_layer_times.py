@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from heterps_hpc.config import Job
+from heterps_hpc.config import Job, MeasureSpec
 from heterps_hpc.model import LOSS, SCORE, Lookup, Model, TableSpec, dense, embedding
 from heterps_hpc.runtime.device import Device
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
@@ -54,7 +54,7 @@ def stage() -> StageModules:
 
 def test_a_forward_pass_is_not_counted_to_the_backward_pass_before_it() -> None:
     modules = stage()
-    times = modules.observer = StepTimes({}, PhaseTimer(), HOST, measured_from=1)
+    times = modules.observer = StepTimes({}, PhaseTimer(), HOST, MeasureSpec(warmup=1))
     took = []
     for step in range(3):
         times.step_begins(step)
@@ -73,9 +73,18 @@ def test_a_forward_pass_is_not_counted_to_the_backward_pass_before_it() -> None:
 
 def test_means_over_typical_steps_add_up() -> None:
     """A processor that is taken away strikes now this layer, now that: no median sees it."""
-    times = StepTimes({}, PhaseTimer(), HOST, measured_from=0)
+    times = StepTimes({}, PhaseTimer(), HOST, MeasureSpec(warmup=1))
     times.steps = [10.0] * 8 + [1.0, 100.0]  # two outliers, which do not count
     times.layers = [{"a": 9.0, "b": 1.0} if i % 2 else {"a": 1.0, "b": 9.0} for i in range(10)]
     assert times.mean_step() == pytest.approx(10.0)
     assert times.mean_layer("a") + times.mean_layer("b") == pytest.approx(times.mean_step())
     assert times.mean_layer("a") == pytest.approx(5.0, abs=1.4)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_enough"), [([0.3, 0.3], False), ([0.1] * 9, False), ([0.4] * 3, True)]
+)
+def test_short_batches_are_timed_for_longer(seconds: list[float], is_enough: bool) -> None:
+    times = StepTimes({}, PhaseTimer(), HOST, MeasureSpec(batches=3, seconds=1.0))
+    times.steps = seconds
+    assert times.wants_stop() == is_enough

@@ -14,6 +14,7 @@ from time import perf_counter
 
 import torch
 
+from heterps_hpc.config import MeasureSpec
 from heterps_hpc.phases import Phase
 from heterps_hpc.runtime.device import Device, Mark
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
@@ -74,21 +75,21 @@ class LayerTimes(Observer):
 
 
 class StepTimes(LayerTimes):
-    """Keeps the seconds of every step from some step on: its own, by layer and by phase."""
+    """Keeps the seconds of every step after the warm-up: its own, by layer and by phase."""
 
     def __init__(
         self,
         layer_of_table: Mapping[str, str],
         timer: PhaseTimer,
         device: Device,
-        measured_from: int,
+        spec: MeasureSpec,
         tables: Mapping[str, Sized] | None = None,
     ) -> None:
         super().__init__(layer_of_table, device)
         self._device = device
         self._timer = timer
         self._tables = tables or {}
-        self._measured_from = measured_from
+        self._spec = spec
         self._before: dict[Phase, float] = {}
         self._step_began = 0.0
         self._stopwatches: list[Stopwatch] = []  # one per step, read when all is over
@@ -98,7 +99,7 @@ class StepTimes(LayerTimes):
 
     def step_begins(self, step: int) -> None:
         """Start to count again."""
-        if step == self._measured_from:
+        if step == self._spec.warmup:
             self.rows.append(self._count_rows())
         self.stopwatch = Stopwatch(self._device)
         self._before = dict(self._timer.seconds)
@@ -106,7 +107,7 @@ class StepTimes(LayerTimes):
 
     def step_ends(self, step: int) -> None:
         """Keep what was counted, once the caches are warm."""
-        if step < self._measured_from:
+        if step < self._spec.warmup:
             return
         self.steps.append(perf_counter() - self._step_began)
         self._stopwatches.append(self.stopwatch)
@@ -114,6 +115,11 @@ class StepTimes(LayerTimes):
         phases = self._timer.seconds.items()
         self.phases.append({name: s - self._before.get(name, 0.0) for name, s in phases})
         self.rows.append(self._count_rows())
+
+    def wants_stop(self) -> bool:
+        """When enough batches have been timed for long enough: a few short ones would say more of
+        the moment than of the pool."""
+        return len(self.steps) >= self._spec.batches and sum(self.steps) >= self._spec.seconds
 
     @cached_property
     def layers(self) -> list[dict[str, float]]:

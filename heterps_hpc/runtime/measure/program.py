@@ -66,16 +66,15 @@ def timed_training(rank: Rank) -> tuple[StepTimes, Sent]:
     owners = rank.model.layers_of_tables()
     layer_of_table = {table: layers[0] for table, layers in owners.items()}
     tables = {} if rank.tables is None else rank.tables.tables
-    times = StepTimes(layer_of_table, rank.timer, rank.device, spec.warmup, tables)
+    times = StepTimes(layer_of_table, rank.timer, rank.device, spec, tables)
     training = Training(rank, observer=times)
-    training.run()
+    num_batches = training.run().steps
     if len(times.steps) < spec.batches:
         raise UserError(
             f"measuring was stopped after {len(times.steps)} of {spec.batches} batches; "
             "measure again"
         )
-    num_batches, exchange = spec.warmup + spec.batches, training.exchange
-    counts = (exchange.bytes_sent, exchange.messages_sent)
+    counts = (training.exchange.bytes_sent, training.exchange.messages_sent)
     sent = Sent(*(sum(count.values()) / num_batches for count in counts))
     training.close()
     return times, sent
