@@ -320,11 +320,15 @@ def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[fl
 
 
 def _uplink(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
-    """A rank's way out, taken as the slowest of its links, so that a stage's time does not depend
-    on where its neighbours are: the exact solver needs that, and with two pools it is exact. The
-    pool's own link counts too: it is what a rank gets of its node's network card."""
-    links = [_link(name, pool.name, profile, cluster) for pool in cluster.pools]
-    return max(link[0] for link in links), max(link[1] for link in links)
+    """A rank's way out, taken as the fastest of its links to other pools, so that a stage's time
+    does not depend on where its neighbours are, which the exact solver needs. A slower neighbour
+    is charged for its own slower way out. The pool's own link counts too: it is what a rank gets of
+    its node's network card."""
+    own = _link(name, name, profile, cluster)
+    others = [pool.name for pool in cluster.pools if pool.name != name]
+    links = [_link(name, other, profile, cluster) for other in others] or [own]
+    latency, seconds = (min(values) for values in zip(*links, strict=True))
+    return max(own[0], latency), max(own[1], seconds)
 
 
 def _ends(link: Link) -> frozenset[str]:

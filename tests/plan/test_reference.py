@@ -59,8 +59,10 @@ class Page:
             t.move_seconds * scale * (1 - t.move_parallel + t.move_parallel / k) for t in times
         )
         in_latency, w_in = self.link(pool, pool)
-        ups = [self.link(pool, other.name) for other in self.cluster.pools]
-        up_latency, w_up = max(up[0] for up in ups), max(up[1] for up in ups)
+        others = [other.name for other in self.cluster.pools if other.name != pool] or [pool]
+        ups = [self.link(pool, other) for other in others]
+        up_latency = max(in_latency, min(up[0] for up in ups))
+        w_up = max(w_in, min(up[1] for up in ups))
         cut_bytes, cut_rows, row_bytes = 0.0, 0.0, 0.0
         for tensor in self.profile.tensors:
             writer = self.order.index(tensor.writer)
