@@ -91,7 +91,7 @@ def scale(num_rows: int) -> dict[str, float]:
     """Medians over batches, when all rows are there, and for new ones while they come.
 
     Memory is reserved, and the clock starts when it has been touched, as with peers, which allocate
-    when they are made; what touching costs, on a thread beside, is told apart.
+    when they are made; what touching costs, on another thread, is listed apart.
     """
     table = Table(TableConfig(dim=DIM))
     table.reserve(num_rows)

@@ -60,7 +60,7 @@ class Snapshot:
         return self._core.extra(partition)
 
     def release(self, partition: int) -> None:
-        """The partition was read: its old blocks need be kept no longer."""
+        """The partition was read: its old blocks are no longer kept."""
         self._core.release(partition)
 
     def preserved_bytes(self) -> int:

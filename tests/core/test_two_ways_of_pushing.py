@@ -1,4 +1,4 @@
-"""A push of one plain pull takes a shorter way; it must give the bits of the general one."""
+"""Pushes without weights take shorter ways; they must give the bits of the general one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,30 @@ OPTIMIZERS = ("sgd", "adagrad_rowwise", "adagrad", "adam")
 KEYS_PER_BATCH = 300
 
 
+ONE_EACH = np.arange(KEYS_PER_BATCH + 1, dtype=np.int64)
+UNEVEN = np.array([0, 0, 1, 40, 40, 41, 43, 290, 300, 300], np.int64)  # keys of a sample: 0 to 247
+
+Read = tuple[NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]]
+
+
 def train(
-    config: TableConfig, *, plain: bool, snapshot: bool = False
-) -> tuple[NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]]:
-    """Some batches with many duplicates and some keys of partitions that are not held."""
+    config: TableConfig,
+    offsets: NDArray[np.int64] | None,
+    *,
+    weighted: bool = False,
+    snapshot: bool = False,
+) -> Read:
+    """Some batches with many duplicates and some keys of partitions that are not held; weights,
+    which are all one, make the push take the general way."""
     table = Table(config, partitions=range(60))
     rng = np.random.default_rng(5)
-    offsets = None if plain else np.arange(KEYS_PER_BATCH + 1, dtype=np.int64)
-    out = np.empty((KEYS_PER_BATCH, config.dim), np.float32)
+    num_samples = KEYS_PER_BATCH if offsets is None else len(offsets) - 1
+    out = np.empty((num_samples, config.dim), np.float32)
+    weights = np.ones(KEYS_PER_BATCH, np.float32) if weighted else None
     for step in range(4):
         keys = rng.zipf(1.3, KEYS_PER_BATCH).astype(np.uint64)
-        gradient = rng.standard_normal((KEYS_PER_BATCH, 2 * config.dim)).astype(np.float32)
-        handle = table.pull(keys, offsets, out=out)
+        gradient = rng.standard_normal((num_samples, 2 * config.dim)).astype(np.float32)
+        handle = table.pull(keys, offsets, weights, out=out)
         assert handle is not None
         view = table.snapshot() if snapshot else None
         table.push([handle], [gradient[:, config.dim :]], step=step)
@@ -32,22 +44,32 @@ def train(
     return table.read(np.arange(1, 1000, dtype=np.uint64))
 
 
+def same(one: Read, other: Read) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
 @pytest.mark.parametrize("dim", [1, 5, 16, 64])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_same_bits(optimizer: str, dim: int) -> None:
     config = TableConfig(dim=dim, optimizer=optimizer, clip_norm=1.5, weight_decay=0.01)
-    expected = train(config, plain=False)
+    general = train(config, ONE_EACH, weighted=True)
+    uneven = train(config, UNEVEN, weighted=True)
+    assert not same(general, uneven)
     for snapshot in (False, True):
-        for got, wanted in zip(train(config, plain=True, snapshot=snapshot), expected, strict=True):
-            assert got.tobytes() == wanted.tobytes()
+        assert same(train(config, None, snapshot=snapshot), general)
+        assert same(train(config, ONE_EACH, snapshot=snapshot), general)
+        assert same(train(config, UNEVEN, snapshot=snapshot), uneven)
 
 
 @pytest.mark.parametrize("dim", [3, 16])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_gradient_anywhere_is_refused_whole(bad: float, dim: int) -> None:
+@pytest.mark.parametrize("offsets", [None, np.array([0, 1, 1, 3, 4])])
+def test_a_bad_gradient_anywhere_is_refused_whole(
+    offsets: NDArray[np.int64] | None, bad: float, dim: int
+) -> None:
     keys = np.array([1, 2, 1, 3], np.uint64)
     table = Table(TableConfig(dim=dim, optimizer="sgd"))
-    handle = table.pull(keys, out=np.empty((4, dim), np.float32))
+    handle = table.pull(keys, offsets, out=np.empty((4, dim), np.float32))
     assert handle is not None
     before = table.read(keys)[1]
     for sample in range(4):

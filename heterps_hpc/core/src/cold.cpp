@@ -1,8 +1,7 @@
 #include "cold.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,23 +21,15 @@ ColdFile::ColdFile(std::string path, uint32_t record_bytes, uint32_t num_partiti
       live_(num_partitions) {
     shift_ = 31 - __builtin_clz(std::max(kSegmentBytes / record_bytes, 1u));
     words_ = (slots_per_segment() + 63) / 64;
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    // A file of its own that has no name any more: whoever else is given the same path does not
+    // disturb it, and it is gone when the process is, however that ends.
+    std::string name = path_ + ".XXXXXX";
+    fd_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd_ < 0) fail("be opened", errno);
-    struct stat about{};
-    if (fstat(fd_, &about) != 0 || !S_ISREG(about.st_mode)) {
-        ::close(fd_);
-        fail("be used", EINVAL);
-    }
-    // Scratch of one shard: two tables in one file would overwrite each other.
-    if (flock(fd_, LOCK_EX | LOCK_NB) != 0 || ftruncate(fd_, 0) != 0) {
-        const int error = errno;
-        ::close(fd_);
-        fail("be used alone (does another table use it?)", error);
-    }
+    ::unlink(name.c_str());
 }
 
 ColdFile::~ColdFile() {
-    ::unlink(path_.c_str());
     ::close(fd_);
 }
 

@@ -19,6 +19,8 @@ class Distinct {
         const auto n = static_cast<uint64_t>(num_keys);
         if (hashes_.size() <= n) hashes_.resize(n + 1);
         size_ = 0;
+        num_keys_ = n;
+        num_added_ = 0;
         // Most large batches have few distinct keys: start small, grow if they have not.
         clear(std::bit_ceil(std::max({n / 2, std::min<uint64_t>(4 * n, 16384), kLeastSlots})));
     }
@@ -55,8 +57,10 @@ class Distinct {
 
     uint32_t first_slot(uint64_t hash) const { return static_cast<uint32_t>(hash) >> shift_; }
 
+    // To what all keys will need if they go on as they began.
     void grow() {
-        clear((uint64_t{mask_} + 1) * 2);
+        const uint64_t expected = num_keys_ * size_ / std::max<uint64_t>(num_added_, 1);
+        clear(std::max((uint64_t{mask_} + 1) * 2, std::bit_ceil(2 * expected)));
         for (uint32_t place = 0; place < size_; ++place) {
             uint32_t slot = first_slot(hashes_[place]);
             while (slots_[slot] != kFree) slot = (slot + 1) & mask_;
@@ -75,7 +79,9 @@ class Distinct {
     void add_all(const uint64_t* keys, int64_t n, uint32_t* member, Hash hash_of) {
         for (int64_t at = 0; at < n; at += kAtOnce) {
             if (size_ + uint64_t{kAtOnce} > limit_) grow();
-            add_some(keys + at, std::min<int64_t>(kAtOnce, n - at), member + at, hash_of);
+            const int64_t some = std::min<int64_t>(kAtOnce, n - at);
+            add_some(keys + at, some, member + at, hash_of);
+            num_added_ += static_cast<uint64_t>(some);
         }
     }
 
@@ -106,6 +112,7 @@ class Distinct {
 
     std::vector<uint64_t> hashes_;
     std::vector<uint32_t> slots_;  // places; open addressing
+    uint64_t num_keys_ = 0, num_added_ = 0;
     uint64_t limit_ = 0;
     uint32_t size_ = 0, mask_ = 0;
     int shift_ = 0;

@@ -123,11 +123,12 @@ Index::Place Index::locate(uint64_t hash) const {
     uint32_t displaced = buckets_[home].displaced;
     for (uint64_t b = home;; ++b) {
         Bucket& bucket = buckets_[b];
-        const uint32_t size = bucket.size();
-        for (uint32_t i = 0; i < size; ++i) {
-            if (bucket.hash[i] == hash) return {&bucket, i};
-            if (b != home) displaced -= home_number(bucket.hash[i]) == home;
+        if (const uint32_t mask = matching(bucket, hash); mask != 0) {
+            const auto i = static_cast<uint32_t>(__builtin_ctz(mask));
+            if (bucket.row(i) != kNoRow) return {&bucket, i};  // else what an empty slot held
         }
+        const uint32_t size = b == home ? 0 : bucket.size();
+        for (uint32_t i = 0; i < size; ++i) displaced -= home_number(bucket.hash[i]) == home;
         if (displaced == 0) return {nullptr, 0};
     }
 }

@@ -32,6 +32,8 @@ struct PoolArgs {
 struct SumArgs {
     const uint32_t* member;   // per source: its place; in order of first appearance
     const uint32_t* sample;   // per source: the row of its gradient; null = source i has row i
+    const int64_t* offsets;   // null, or the sources are all keys of samples, each once
+    int64_t num_samples;      // with offsets
     const void* coefficient;  // per source, or null for all ones
     int64_t num_sources;
     const char* gradients;

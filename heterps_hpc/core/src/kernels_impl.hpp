@@ -3,8 +3,10 @@
 // processor code that it cannot run. Loops over the constant DIM are for the compiler to vectorise.
 
 constexpr int kLanes = 8;
-constexpr uint32_t kAhead = 16;  // rows to prefetch ahead of the update
-constexpr int64_t kFar = 24;     // samples or keys to prefetch ahead
+constexpr uint32_t kAhead = 32;  // rows to prefetch ahead of the update
+// Samples or keys to prefetch ahead: more of them where each is one line.
+template <class T, int DIM>
+constexpr int64_t far_ahead = DIM != 0 && DIM * sizeof(T) <= 64 ? 64 : 32;
 
 template <class T, int DIM>
 struct Width {
@@ -123,6 +125,7 @@ inline void prefetch_vectors(const PoolArgs& a, int64_t first, int64_t last) {
 template <class S, int DIM>
 void pool(PoolArgs& a) {
     using T = ValueOf<S>;
+    constexpr int64_t kFar = far_ahead<T, DIM>;
     const Width<T, DIM> w(a.dim);
     const auto* weights = static_cast<const T*>(a.weights);
     if (a.offsets == nullptr) {
@@ -179,13 +182,63 @@ inline bool none_bad(const T* bad) {
     return sum == T(0);
 }
 
+// s += g * scale, where the first gradient of a place meets no sum yet but -0, which changes no
+// number that is added to it. No branch on it: it would be guessed wrong half of the time.
+template <class T, int DIM, bool SCALED>
+inline void add_gradient(T* s, const T* g, T scale, bool first, const T* zeros, Width<T, DIM> w) {
+    if constexpr (DIM != 0) {
+        const T* before = first ? zeros : s;
+        T local[DIM];
+        for (int i = 0; i < DIM; ++i) local[i] = before[i] + (SCALED ? g[i] * scale : g[i]);
+        for (int i = 0; i < DIM; ++i) s[i] = local[i];
+    } else {
+        for (int i = 0; first && i < w.size(); ++i) s[i] = -T(0);
+        for (int i = 0; i < w.size(); ++i) s[i] += SCALED ? g[i] * scale : g[i];
+    }
+}
+
+// All keys of a sample get its gradient, which is read and checked once.
+template <class T, int DIM>
+bool sum_samples(SumArgs& a) {
+    constexpr int64_t kFar = far_ahead<T, DIM>;
+    const Width<T, DIM> w(a.dim);
+    const auto bytes = static_cast<uint32_t>(w.size() * sizeof(T));
+    const int64_t num_keys = a.offsets[a.num_samples];
+    auto* sums = static_cast<T*>(a.sums);
+    T zeros[DIM == 0 ? 1 : DIM];
+    for (T& z : zeros) z = -T(0);
+    T bad[kLanes] = {};
+    uint32_t next = a.next;
+    for (int64_t s = 0; s < a.num_samples; ++s) {
+        const char* at = a.gradients + s * a.stride;
+        if (s + kFar < a.num_samples) prefetch_lines(at + kFar * a.stride, bytes);
+        const T* g = reinterpret_cast<const T*>(at);
+        mark_bad(bad, g, w.size());
+        T own[DIM == 0 ? 1 : DIM];  // known to lie apart from the sums
+        for (int i = 0; i < DIM; ++i) own[i] = g[i];
+        for (int64_t k = a.offsets[s]; k < a.offsets[s + 1]; ++k) {
+            if (k + kFar < num_keys) {
+                prefetch_line(sums + size_t{a.member[k + kFar]} * static_cast<size_t>(w.size()));
+            }
+            const uint32_t u = a.member[k];
+            T* sum = sums + size_t{u} * static_cast<size_t>(w.size());
+            const bool first = u == next;
+            next += first ? a.step : 0;
+            add_gradient<T, DIM, false>(sum, DIM == 0 ? g : own, T(1), first, zeros, w);
+        }
+    }
+    a.next = next;
+    return none_bad(bad);
+}
+
 template <class T, int DIM, bool PLAIN, bool SCALED>
 bool sum_sources(SumArgs& a) {
+    constexpr int64_t kFar = far_ahead<T, DIM>;
     const Width<T, DIM> w(a.dim);
     const auto bytes = static_cast<uint32_t>(w.size() * sizeof(T));
     const auto* coefficient = static_cast<const T*>(a.coefficient);
     auto* sums = static_cast<T*>(a.sums);
-    T zeros[DIM == 0 ? 1 : DIM];  // -0: added to a number, it changes nothing
+    T zeros[DIM == 0 ? 1 : DIM];
     for (T& z : zeros) z = -T(0);
     T bad[kLanes] = {};
     for (int64_t k = 0; k < a.num_sources; ++k) {
@@ -202,21 +255,14 @@ bool sum_sources(SumArgs& a) {
         const T scale = SCALED ? coefficient[k] : T(1);
         const bool first = u == a.next;
         a.next += first ? a.step : 0;
-        if constexpr (DIM != 0) {  // a branch would be guessed wrong half of the time
-            const T* before = first ? zeros : s;
-            T local[DIM];
-            for (int i = 0; i < DIM; ++i) local[i] = before[i] + (SCALED ? g[i] * scale : g[i]);
-            for (int i = 0; i < DIM; ++i) s[i] = local[i];
-        } else {
-            for (int i = 0; first && i < w.size(); ++i) s[i] = -T(0);
-            for (int i = 0; i < w.size(); ++i) s[i] += SCALED ? g[i] * scale : g[i];
-        }
+        add_gradient<T, DIM, SCALED>(s, g, scale, first, zeros, w);
     }
     return none_bad(bad);
 }
 
 template <class T, int DIM>
 bool sum(SumArgs& a) {
+    if (a.offsets != nullptr) return sum_samples<T, DIM>(a);
     const bool plain = a.sample == nullptr;
     if (a.coefficient == nullptr) {
         return plain ? sum_sources<T, DIM, true, false>(a) : sum_sources<T, DIM, false, false>(a);
@@ -228,6 +274,7 @@ bool sum(SumArgs& a) {
 
 template <class T>
 bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
+    constexpr int64_t kFar = far_ahead<T, 0>;
     for (int64_t r = 0; r < rows; ++r) {
         const char* row = static_cast<const char*>(values) + r * stride;
         // Columns of a wide matrix: too far apart for the processor to see the pattern.

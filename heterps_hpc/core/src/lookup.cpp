@@ -33,7 +33,8 @@ void Table::look_up(const uint64_t* hashes, uint32_t first, uint32_t last, uint3
             prefetch_lines(vectors[u], view.vector_bytes);
             continue;
         }
-        if (row == kUnsure) __builtin_prefetch(home + 1);
+        // Where it lies, or where it will be put if it is new.
+        if (row == kUnsure || home->full()) __builtin_prefetch(home + 1);
         rows[u] = kNoRow;
         vectors[u] = nullptr;
         misses.push_back({u, row});
@@ -119,10 +120,13 @@ bool Table::settle_all(Lookup& l, uint32_t first, uint32_t last, std::vector<Mis
         if (l.rows[u] != kNoRow) pin(l.rows[u]);  // in the cache since it was looked up
     }
     bool any_absent = false;
-    constexpr size_t kAhead = 32;
+    constexpr size_t kAhead = 32, kNear = 8;
     for (size_t i = 0; i < misses.size(); ++i) {
         if (cold_ && l.handle != nullptr && i % 64 == 0) compact();
         if (cold_ && i + kAhead < misses.size()) cold_->expect(misses[i + kAhead].candidate);
+        if (i + kNear < misses.size()) {  // from the second-level cache to the first
+            __builtin_prefetch(index_.home(l.hashes()[misses[i + kNear].place]), 1);
+        }
         any_absent |= settle(l, misses[i]);
     }
     misses.clear();

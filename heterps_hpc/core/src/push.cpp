@@ -118,6 +118,11 @@ void Table::join_handles(Batch& b, PushScratch& s) const {
     b.hashes = s.hashes.data();
 }
 
+// Whether one thread adds the gradients as they are; it checks them on the way.
+bool Table::is_whole(const Batch& b, const Pulled& h) {
+    return b.threads == 1 && !is_weighted(h);
+}
+
 // Sums the gradients of the places that are `owner`'s.
 void Table::add_gradients(Batch& b, Sources& sources, uint32_t owner) const {
     SumArgs a{};
@@ -133,8 +138,11 @@ void Table::add_gradients(Batch& b, Sources& sources, uint32_t owner) const {
         a.sample = nullptr;
         a.coefficient = nullptr;
         a.num_sources = static_cast<int64_t>(h.num_keys);
-        const bool plain = b.threads == 1 && h.offsets.empty() && !is_weighted(h);
-        if (!plain) {
+        a.offsets = nullptr;
+        a.num_samples = h.num_samples;
+        if (is_whole(b, h)) {
+            if (!h.offsets.empty()) a.offsets = h.offsets.data();
+        } else {
             a.num_sources = config_.float64
                                 ? list_sources<double>(h, b.member[i], owner, b.threads, sources)
                                 : list_sources<float>(h, b.member[i], owner, b.threads, sources);
@@ -237,11 +245,11 @@ void Table::refuse_nonfinite(size_t handle) const {
 }
 
 // Each owner checks some of the samples; of several bad gradients any may be the one that is
-// named. A gradient that is read once is checked on the way, by add_gradients().
+// named. A gradient that one thread adds as it is is checked on the way, by add_gradients().
 void Table::check_finite(const Batch& b, uint32_t owner) const {
     for (size_t i = 0; !config_.skip_nonfinite && i < b.handles.size(); ++i) {
         const Pulled& h = *b.handles[i];
-        if (b.threads == 1 && h.offsets.empty() && !is_weighted(h)) continue;
+        if (is_whole(b, h)) continue;
         const int64_t first = h.num_samples * owner / b.threads;
         const int64_t last = h.num_samples * (owner + 1) / b.threads;
         const auto* values = static_cast<const char*>(b.gradients[i].values);

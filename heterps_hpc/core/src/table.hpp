@@ -153,6 +153,7 @@ class Table : public std::enable_shared_from_this<Table> {
     void check_finite(const Batch& batch, uint32_t owner) const;
     [[noreturn]] void refuse_nonfinite(size_t handle) const;
     void join_handles(Batch& batch, PushScratch& scratch) const;
+    static bool is_whole(const Batch& batch, const Pulled& handle);
     void add_gradients(Batch& batch, Sources& sources, uint32_t owner) const;
     uint64_t apply(const Batch& batch, uint32_t owner, uint64_t step, double lr) const;
     void count_shows(const Batch& batch, PushScratch& scratch, uint64_t step);
