@@ -233,7 +233,7 @@ def check_rows(rows: SampleRows, schema: Schema) -> SampleRows:
         slots,
         _matrix("dense", rows.dense, num_rows, len(schema.dense_columns)),
         _labels(rows.labels, num_rows, schema.labels),
-        _vector("weight", rows.weight, num_rows, schema.has_weight, np.float32),
+        _sample_weights(rows.weight, num_rows, schema.has_weight),
         _vector("group", rows.group, num_rows, schema.has_group, np.uint64),
         ids=_vector("ids", rows.ids, num_rows, schema.id_column is not None, np.object_),
     )
@@ -270,6 +270,19 @@ def _labels(column: Any, num_rows: int, names: Sequence[str]) -> Floats | None:
             "finite label, so leave such rows out"
         )
     return labels
+
+
+def _sample_weights(column: Any, num_rows: int, present: bool) -> Floats | None:
+    weights: Floats | None = _vector("weight", column, num_rows, present, np.float32)
+    if weights is None:
+        return None
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(bad):
+        raise ValueError(
+            f"weight is {weights[bad[0]]} in row {bad[0]}; it must be a finite number, 0 or more: "
+            "the loss of a batch is divided by the sum of its weights"
+        )
+    return weights
 
 
 def _vector(name: str, column: Any, num_rows: int, present: bool, dtype: Any) -> Any:

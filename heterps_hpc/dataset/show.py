@@ -35,12 +35,13 @@ def _summary(dataset: Dataset, verify: Verify) -> Table:
     table.add_column("what")
     table.add_column("value", overflow="fold")
     ratio = manifest.raw_bytes / max(manifest.num_stored_bytes, 1)
+    saved = "" if manifest.compression == "none" else f", ratio {ratio:.2f}"
     for what, value in (
         ("path", str(dataset.path)),
         ("rows", f"{manifest.num_rows:,}"),
         ("shards", f"{len(manifest.shards):,}, {manifest.block_rows:,} rows per block"),
         ("size", fmt.size(manifest.num_stored_bytes)),
-        ("compression", f"{manifest.compression}, ratio {ratio:.2f}"),
+        ("compression", manifest.compression + saved),
         ("dense columns", _names(manifest.dense_columns)),
         ("weight, group", f"{_yes(manifest.has_weight)}, {_yes(manifest.has_group)}"),
         ("made by", str(manifest.made.get("by", "unknown"))),

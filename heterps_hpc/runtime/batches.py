@@ -154,12 +154,14 @@ class Readers:
         *,
         first: int = 0,
         weigh: bool = True,
+        load_ahead: bool = True,
     ) -> None:
         """`weigh`: also read the weights of whole batches, whose sum divides the loss."""
         self._dataset = dataset
         self._steps = steps
         self._first = first
         self._read_ahead = rank.job.data.read_ahead
+        self._load_ahead = load_ahead
         self._dense = dense
         self._keys: Reader | Lookahead | None = None
         self._own: Reader | None = None
@@ -196,12 +198,15 @@ class Readers:
         return self._dense.feed(next(self._own), self._reads)
 
     def weight_sum(self, num_rows: int) -> float:
-        """The sum of weights over the whole next batch; its rows, if samples have no weight."""
+        """The sum of weights over the whole next batch; its rows, if samples have no weight.
+
+        1 where all weights are 0: such a batch has the loss 0 and no gradients, not 0 / 0.
+        """
         if self._weights is None:
             return float(num_rows)
         weight = next(self._weights).weight
         assert weight is not None
-        return float(weight.sum(dtype=np.float64))
+        return float(weight.sum(dtype=np.float64)) or 1.0
 
     def close(self) -> None:
         """Stop reading."""
@@ -218,6 +223,7 @@ class Readers:
             start=self._steps.position(self._first),
             num_epochs=None,
             read_ahead=self._read_ahead,
+            load_ahead=self._load_ahead,
         )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, LOSS, SCORE, Layer, Model
+from heterps_hpc.models.layers import new_module
 from heterps_hpc.runtime.exchange.routes import embedding_widths
 
 _ROWS = 3  # any number that is unlikely to be a model's own constant
@@ -37,9 +38,8 @@ def _output_shapes(layer: Layer, inputs: list[tuple[int, ...]]) -> list[tuple[in
 
 
 def _run_on(device: str, layer: Layer, inputs: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    assert layer.make is not None
     with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        module = layer.make()
+        module = new_module(layer)
         module.eval()  # no dropout: it wants to know which samples these are
         outputs = module(*[torch.zeros(_ROWS, *shape) for shape in inputs])
     return [tuple(value.shape) for value in as_tuple(outputs)]

@@ -236,6 +236,18 @@ def test_labels_given_to_the_writer_are_finite(tmp_path: Path, label: float) -> 
     assert not (tmp_path / "d" / "manifest.json").exists()
 
 
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -0.5])
+def test_sample_weights_given_to_the_writer_can_be_summed(tmp_path: Path, weight: float) -> None:
+    schema = Schema(slots=(), labels=("click",), has_weight=True)
+    weights = np.array([1, 0, weight], np.float32)
+    rows = SampleRows(labels=np.zeros((3, 1), np.float32), weight=weights)
+    with (
+        pytest.raises(ValueError, match=rf"weight is {weight} in row 2; it must be"),
+        DatasetWriter(tmp_path / "d", schema) as writer,
+    ):
+        writer.append(rows)
+
+
 def test_a_dataset_without_label_ranges_is_still_read(tmp_path: Path) -> None:
     dataset = write_labels(tmp_path / "d", [0, 1])
     path = tmp_path / "d" / "manifest.json"

@@ -150,6 +150,18 @@ def test_a_killed_run_continues(tmp_path: Path, compressed: bool) -> None:
     assert not list(out.rglob("*.partial"))
 
 
+def test_workers_take_no_file_of_the_user_for_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_criteo(tmp_path / "a", 300)
+    monkeypatch.chdir(tmp_path)
+    for name in ("pickle", "copy", "tempfile"):
+        Path(f"{name}.py").write_text("raise SystemExit(9)")
+    prepare(CriteoSource([Path("a")]), PrepareOptions(Path("out"), segment_mb=0.02, processes=2))
+    assert "PYTHONSAFEPATH" not in os.environ
+    assert Dataset.open(Path("out")).manifest.num_rows == 300
+
+
 def test_other_options_do_not_continue_it(tmp_path: Path) -> None:
     write_criteo(tmp_path / "a", 100)
     good = (tmp_path / "a").read_bytes()

@@ -194,3 +194,14 @@ def test_one_label_of_several(tmp_path: Path) -> None:
     manifest = dataset.manifest.learning("buy")
     assert manifest.labels == ("buy", "click")
     assert manifest.label_means == dataset.manifest.label_means[::-1]
+
+
+def test_a_manifest_of_other_columns_is_refused(dataset: Dataset) -> None:
+    fewer = dataset.manifest.model_copy(update={"slots": dataset.manifest.slots[:-1]})
+    edited = Dataset(dataset.path, fewer)
+    want = ColumnSelection(slots=(fewer.slots[0].name,))
+    with (
+        pytest.raises(UserError, match=r"the shard has \d+ columns, the manifest lists \d+;"),
+        Reader(edited, Order(edited, 10), want) as reader,
+    ):
+        next(reader)

@@ -31,6 +31,13 @@ def change_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> N
 def test_no_such_directory(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such dataset"):
         Dataset.open(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"rows\.csv: no such file; a dataset is a directory"):
+        Dataset.open(tmp_path / "rows.csv")
+    for part in ("test", "train"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "manifest.json").touch()
+    with pytest.raises(UserError, match=r"a folder of some; give \S+/test or \S+/train$"):
+        Dataset.open(tmp_path)
 
 
 def test_missing_shard(path: Path) -> None:

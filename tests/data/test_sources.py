@@ -304,6 +304,8 @@ def test_table_split_by_time(tmp_path: Path) -> None:
         ("click", "7", r"column 2 \(click\): expected a label from 0 to 1.*positive"),
         ("click", "-1", r"column 2 \(click\): expected a label from 0 to 1.*positive"),
         ("click", "maybe", r"column 2 \(click\): expected a finite number, yes/no"),
+        ("w", "", r"column 9 \(w\): expected a number, got ''"),
+        ("w", "-1", r"column 9 \(w\): expected a number, 0 or more, got '-1'"),
         ("t", "soon", r"column 10 \(t\): expected a time as a number or ISO 8601"),
         ("site", 'x"y', None),
         ("session", "a,b,c", None),
@@ -326,6 +328,11 @@ def test_wrong_recipes_are_refused_by_name(tmp_path: Path) -> None:
     recipe = RECIPE.model_copy(update={"weight": "wieght"})
     with pytest.raises(UserError, match="no column 'wieght'"):
         CsvSource([tmp_path / "a.csv"], recipe)
+    head, *rest = as_csv(TABLE).splitlines()
+    label = RECIPE.labels[0].column
+    (tmp_path / "b.csv").write_text("\n".join([f"{label},{head}", *(f"1,{x}" for x in rest)]))
+    with pytest.raises(UserError, match=f"2 columns are called '{label}'; rename all but one"):
+        CsvSource([tmp_path / "b.csv"], RECIPE)
     (tmp_path / "r.yaml").write_text("labels: [{column: click}]\nslotz: []\n")
     with pytest.raises(UserError, match="slotz: unknown key; did you mean 'slots'"):
         Recipe.load(tmp_path / "r.yaml")

@@ -115,10 +115,11 @@ def test_ensure_makes_what_is_missing_once(tmp_path: Path) -> None:
     assert Dataset.open(test, "checksums").manifest.num_rows == 200
 
 
-def test_command_and_what_people_see(tmp_path: Path) -> None:
+def test_command_and_what_people_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "d"
     code = main([str(out), "--rows", "300", "--slots", "3", "--cardinality", "20", "--keys", "2"])
     assert code == 0
+    assert capsys.readouterr().out.startswith(f"{out}: 300 rows in 1 shard, ")
     page = io.StringIO()
     console = Console(file=page, width=200)
     info(out, "checksums", console)

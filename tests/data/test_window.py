@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import h5py
@@ -24,9 +23,9 @@ from heterps_hpc.dataset import (
     offsets_of,
 )
 from heterps_hpc.dataset.columns import Ragged
-from heterps_hpc.dataset.read import reader
 from heterps_hpc.dataset.read import storage as storage_module
 from heterps_hpc.dataset.read.storage import Storage
+from heterps_hpc.dataset.read.window import LoadedWindow
 from heterps_hpc.dataset.shard_schema import LIBVER, chunk_addresses, columns_of
 from heterps_hpc.dataset.write import DatasetWriter
 from tests.data.samples import assert_rows, assert_same_keys, write_mixed
@@ -186,22 +185,33 @@ def test_a_window_may_have_more_shards_than_may_be_open(
             assert_rows(batch, rows.pick(batch.sample_ids))
 
 
-@pytest.mark.parametrize("compression", ["none", "lzf"])
-def test_a_slow_disk_is_asked_to_fetch_what_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_window_is_loaded_while_the_one_before_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
 ) -> None:
-    monkeypatch.setattr(reader, "_BYTES_PER_SECOND_CACHED", float("inf"))
-    hints = []
-    original = os.posix_fadvise
-    monkeypatch.setattr(os, "posix_fadvise", lambda *words: (hints.append(words), original(*words)))
-    rows = write_mixed(
-        tmp_path / "d", 400, rows_per_shard=150, block_rows=16, compression=compression
-    )
+    at_once: list[int] = []  # parts of each window that are left when it is needed
+    most = 0  # of the other calls
+    load = LoadedWindow.load
+
+    def counted(window: LoadedWindow, num_parts: int | None = None) -> None:
+        nonlocal most
+        if num_parts is None:
+            at_once.append(sum(1 for _ in window._parts))
+        else:
+            most = max(most, num_parts)
+            load(window, num_parts)
+
+    monkeypatch.setattr(LoadedWindow, "load", counted)
+    rows = write_mixed(tmp_path / "d", 400, rows_per_shard=150, block_rows=16)
     dataset = Dataset.open(tmp_path / "d")
-    with Reader(dataset, Order(dataset, 32, window_rows=64), EVERYTHING, num_epochs=1) as batches:
+    order = Order(dataset, 32, shuffle=shuffle, window_rows=128)
+    with Reader(dataset, order, EVERYTHING, num_epochs=2) as batches:
         for batch in batches:
             assert_rows(batch, rows.pick(batch.sample_ids))
-    assert bool(hints) == (compression == "none")
+    assert len(at_once) == 8
+    assert at_once[0] > 4  # there is none before the first
+    assert not any(at_once[1:])
+    assert most < at_once[0]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

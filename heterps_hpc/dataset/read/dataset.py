@@ -38,13 +38,18 @@ class Dataset:
         """Read the manifest and compare the shards with it: sizes (cheap), or every byte."""
         path = Path(path)
         if not path.is_dir():
-            raise UserError(
-                f"{path}: no such dataset; it should be a directory made by `heterps prepare`"
-            )
+            what = "a file" if path.is_file() else f"no such {'file' if path.suffix else 'dataset'}"
+            raise UserError(f"{path}: {what}; a dataset is a directory made by `heterps prepare`")
         if not (path / MANIFEST_FILE).exists():
+            inside = sorted(str(each.parent) for each in path.glob(f"*/{MANIFEST_FILE}"))
+            if inside:
+                raise UserError(
+                    f"{path}: not a dataset but a folder of some; give {inside[0]}"
+                    + (f" or {inside[1]}" if len(inside) > 1 else "")
+                )
             raise UserError(
-                f"{path}: no {MANIFEST_FILE}; the preparation did not finish: run it again, it "
-                "continues where it stopped"
+                f"{path}: no {MANIFEST_FILE}; if the preparation did not finish, run it again, it "
+                "continues where it stopped; else it is not a dataset"
             )
         dataset = cls(path, DatasetManifest.load(path / MANIFEST_FILE))
         dataset.check(verify)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +20,6 @@ from heterps_hpc.dataset.read.window import LoadedWindow, WindowLoader
 from heterps_hpc.errors import UserError
 
 START = Position()
-# Slower than this, a window did not come out of the system's cache.
-_BYTES_PER_SECOND_CACHED = 5e8
 
 RowsOf = Callable[[int], Sequence[tuple[int, int]]]
 
@@ -62,12 +58,21 @@ class Cut(NamedTuple):
         return np.arange(self.first, self.last) if self.chosen is None else self.chosen
 
 
+class Load(NamedTuple):
+    """A window that is being loaded, and the batches that it will be cut into."""
+
+    epoch: int
+    cuts: list[Cut]
+    window: LoadedWindow
+
+
 class Reader(Closing):
-    """Iterates over batches from a position on; memory: one window of the selected columns,
+    """Iterates over batches from a position on; memory: two windows of the selected columns,
     and the batches that wait or are in use.
 
     `rows` maps the number of rows of a batch to the ascending ranges of them that this rank
-    wants; None means all. `read_ahead` batches are prefetched. Errors of the background thread are
+    wants; None means all. `read_ahead` batches are prefetched, and unless `load_ahead` is False the
+    next window is loaded while one is used. Errors of the background thread are
     raised by the next `next()`. A reader lives in the process that made it.
     """
 
@@ -80,6 +85,7 @@ class Reader(Closing):
         start: Position = START,
         num_epochs: int | None = None,
         read_ahead: int = 2,
+        load_ahead: bool = True,
     ) -> None:
         if read_ahead < 1:
             raise UserError(f"read_ahead is {read_ahead}; it must be at least 1 batch")
@@ -89,6 +95,7 @@ class Reader(Closing):
         self._picker = RowPicker(rows)
         self._loader = WindowLoader(dataset, order.table, selection, read_ahead)
         self._num_epochs = num_epochs
+        self._load_ahead = load_ahead
         self._next = start
         self._pid = os.getpid()
         self._stop = threading.Event()
@@ -130,7 +137,7 @@ class Reader(Closing):
         raise item
 
     def close(self) -> None:
-        """Stop the thread and let go of all files; safe to call twice."""
+        """Stop the thread and close all files; safe to call twice."""
         if os.getpid() != self._pid:
             return
         self._stop.set()
@@ -150,51 +157,50 @@ class Reader(Closing):
         except BaseException as error:  # handed over to the caller, whatever it is
             self._ready.put(error)
 
-    def _windows(self, start: Position) -> Iterator[tuple[Position, Window, Window | None]]:
-        """All windows from a position on, with the first wanted batch of the epoch before and the
-        window that follows after each."""
+    def _loads(self, start: Position) -> Iterator[Load]:
+        """All windows from a position on, still to be loaded."""
         epoch, first = start.epoch, start.batch
-        current: tuple[Position, Window] | None = None
         while self._num_epochs is None or epoch < self._num_epochs:
             for window in self._order.windows(epoch, first):
-                if current is not None:
-                    yield *current, window
-                current = Position(epoch, first), window
+                self._loader.open(window)  # before anything is made of the sizes that it claims
+                cuts = self._cuts(window, first)
+                yield Load(epoch, cuts, self._begin(window, cuts))
             epoch, first = epoch + 1, 0
-        if current is not None:
-            yield *current, None
 
     def _batches(self, start: Position) -> Iterator[Batch]:
-        """Cut windows into batches; a batch may have rows of several windows."""
+        """Cut windows into batches; a batch may have rows of several windows.
+
+        With every batch a part of the next window is loaded: all of it at once would hold up the
+        batch that needs it, on a rank whose only core also trains.
+        """
         parts: list[SampleRows] = []
-        for position, window, following in self._windows(start):
-            self._loader.open(window)  # before anything is made of the sizes that it claims
-            cuts = self._cuts(window, position.batch)
-            began = time.perf_counter()
-            loaded = self._load(window, cuts)
-            seconds = time.perf_counter() - began
-            waited = seconds > loaded.num_bytes / _BYTES_PER_SECOND_CACHED
-            hints = self._loader.announce(following) if waited and following else iter(())
-            blocks_per_cut = -(-self._order.blocks_per_window // len(cuts))
+        loads = self._loads(start)
+        load = next(loads, None)
+        while load is not None:
+            load.window.load()
+            following = None
             done = 0
-            for cut in cuts:
-                parts.append(loaded.cut(done, done + cut.num_rows))
+            for left, cut in zip(range(len(load.cuts), 0, -1), load.cuts, strict=True):
+                parts.append(load.window.cut(done, done + cut.num_rows))
                 done += cut.num_rows
                 if cut.complete:
                     num_rows = self._order.batch_rows(cut.batch)
-                    yield _batch(position.epoch, cut.batch, num_rows, SampleRows.join(parts))
+                    yield _batch(load.epoch, cut.batch, num_rows, SampleRows.join(parts))
                     parts = []
-                for _ in islice(hints, blocks_per_cut):
-                    pass
-            del loaded  # its memory serves the next window
+                if self._load_ahead and following is None:
+                    following = next(loads, None)
+                    share = -(-following.window.num_parts // left) if following else 0
+                if following is not None:
+                    following.window.load(share)
+            load = following or next(loads, None)
 
-    def _load(self, window: Window, cuts: list[Cut]) -> LoadedWindow:
+    def _begin(self, window: Window, cuts: list[Cut]) -> LoadedWindow:
         # ascending and distinct, so as many as there are rows are all of them
         everything = sum(cut.num_rows for cut in cuts) == window.num_rows
         if window.rows is None and everything:
-            return self._loader.load(window, None)
+            return self._loader.begin(window, None)
         wanted = np.concatenate([cut.places() for cut in cuts])
-        return self._loader.load(window, wanted if window.rows is None else window.rows[wanted])
+        return self._loader.begin(window, wanted if window.rows is None else window.rows[wanted])
 
     def _cuts(self, window: Window, first_batch: int) -> list[Cut]:
         """What each batch that meets the window wants of it."""

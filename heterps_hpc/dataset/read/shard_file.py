@@ -199,6 +199,11 @@ class ShardFile:
             return {}
         paths = [column.path for column in shard_schema.columns_of(manifest)]
         ends = np.cumsum(self._file[shard_schema.CHUNK_COUNTS][()]).tolist()
+        if len(paths) != len(ends):
+            raise UserError(
+                f"{self.path}: the shard has {len(ends)} columns, the manifest lists {len(paths)}; "
+                "it belongs to another dataset, or was edited: prepare the data again"
+            )
         listed = self._file[shard_schema.CHUNK_ADDRESSES][()].tolist()
         firsts = [0, *ends[:-1]]
         places = zip(paths, firsts, ends, strict=True)
@@ -268,23 +273,6 @@ class ShardFile:
             places = outs(slice(whole - first, last - first))
             for place in order:
                 self.read(self._by_row[place], whole, last, places[place])
-
-    def announce_rows(self, block: int) -> None:
-        """Let the system fetch a block of the columns of one item per row, if uncompressed."""
-        for group in self._blocks.groups(block) if self._blocks.order else ():
-            self._will_need(group.address, group.num_bytes)
-
-    def announce(self, column: Column, first: int, last: int) -> None:
-        """Let the system fetch items that will be read soon, where their place is known."""
-        addresses = self._chunks.get(column.path)
-        if addresses is None or first == last:
-            return
-        chunk_bytes = self.block_rows * column.item_bytes
-        for chunk in range(first // self.block_rows, -(-last // self.block_rows)):
-            self._will_need(addresses[chunk], chunk_bytes)
-
-    def _will_need(self, address: int, num_bytes: int) -> None:
-        os.posix_fadvise(self._descriptor, address, num_bytes, os.POSIX_FADV_WILLNEED)
 
     def _preadv(self, outs: list[Any], num_bytes: int, offset: int) -> None:
         if os.preadv(self._descriptor, outs, offset) == num_bytes:

@@ -4,13 +4,17 @@ A window in memory is its blocks column by column, as they lie in the files.
 
 In order the columns themselves are handed out. Otherwise narrow columns are put in order when
 they are read, and keys of slots with many of them are picked batch by batch.
+
+A window is loaded in many small parts, so that its reader can spread them over the batches of the
+window before: no batch waits for a whole window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +32,7 @@ from heterps_hpc.dataset.read.storage import Storage
 from heterps_hpc.dataset.shard_schema import Column
 from heterps_hpc.errors import UserError
 
+_T = TypeVar("_T")
 _WIDE_BYTES = 128  # two cache lines
 # being made, being handed over, and what a consumer with batches in flight holds on to
 _BATCHES_IN_USE = 8
@@ -84,24 +89,37 @@ class LoadedWindow:
         self._columns: dict[str, NDArray[Any]] = {}
         self._keys: NDArray[np.uint64] = np.empty((0, 0), np.uint64)
         self._allocate(memory.given if rows is None else memory.kept)
-        self._read()
-        self.num_bytes = self._keys.nbytes + sum(a.nbytes for a in self._columns.values())
-        self._ragged = {
-            slot.name: self._ragged_of(slot.name, self._columns[slot.lengths.path])
-            for slot in wanted.many
-        }
-        self._single = {use: self._columns[column.path] for use, column in wanted.single.items()}
-        if rows is not None:
-            self._put_in_order(rows)
+        self._ragged: dict[str, Ragged] = {}
+        self._single: dict[str, NDArray[Any]] = {}
         # slots whose keys are in the order of the batches already; those of the others are picked
         self._ready: dict[str, Keys] = {}
         self._wide: list[ManyColumns] = []
-        if rows is None:
+        self._parts = self._load()
+        self.num_parts = len(self._row_spans) + len(wanted.by_key) + len(wanted.many)
+        if rows is not None:  # at most: wide columns are not picked
+            self.num_parts += len(wanted.single) + len(wanted.one) + 2 * len(wanted.many)
+
+    def load(self, num_parts: int | None = None) -> None:
+        """Load some of the parts that are left, or all; without any left nothing is done."""
+        for _ in islice(self._parts, num_parts):
+            pass
+
+    def _load(self) -> Iterator[None]:
+        yield from self._read()
+        for slot in self._wanted.many:
+            lengths = self._columns[slot.lengths.path]
+            self._ragged[slot.name] = self._ragged_of(slot.name, lengths)
+            yield
+        for use, column in self._wanted.single.items():
+            self._single[use] = self._columns[column.path]
+        if self._rows is None:
             self._ready = self._whole_slots()
-        else:
-            self._wide = [slot for slot in wanted.many if self._is_wide(slot)]
-            narrow = [slot for slot in wanted.many if slot not in self._wide]
-            self._ready = self._pick(rows, narrow, memory.given) if narrow else {}
+            return
+        yield from self._put_in_order(self._rows)
+        self._wide = [slot for slot in self._wanted.many if self._is_wide(slot)]
+        narrow = [slot for slot in self._wanted.many if slot not in self._wide]
+        if narrow:
+            self._ready = yield from self._pick(self._rows, narrow, self._memory.given)
 
     def _spans_of_rows(self) -> list[Span]:
         """Neighbouring blocks as one."""
@@ -155,7 +173,7 @@ class LoadedWindow:
         }
         self._keys = arena.key_matrix(len(wanted.one), num_rows)
 
-    def _read(self) -> None:
+    def _read(self) -> Iterator[None]:
         various = [self._columns[column.path] for column in self._wanted.various]
         place = 0
         for span in self._row_spans:
@@ -170,8 +188,10 @@ class LoadedWindow:
             # asked for each time: a storage closes shards that were not used for long
             self._storage.shard(span.shard).read_rows(span.first, span.last, outs)
             place = end
+            yield
         for column in self._wanted.by_key:
             self._read_keys(column, self._columns[column.path])
+            yield
 
     def _read_keys(self, column: Column, out: NDArray[Any]) -> None:
         place = 0
@@ -180,7 +200,7 @@ class LoadedWindow:
             self._storage.shard(span.shard).read(column, span.first, span.last, out[place:end])
             place = end
 
-    def _put_in_order(self, rows: Int64s) -> None:
+    def _put_in_order(self, rows: Int64s) -> Iterator[None]:
         """Do so at once with columns of which many samples share a cache line: picking them
         batch by batch would fetch each line many times."""
         wanted, length = self._wanted, len(rows)
@@ -194,8 +214,10 @@ class LoadedWindow:
         # mode="clip" lets numpy write into `out` directly; rows are in range by construction
         for use, column in self._single.items():
             np.take(column, rows, 0, single[use], mode="clip")
+            yield
         for column, out in zip(self._keys, keys, strict=True):
             np.take(column, rows, 0, out, mode="clip")
+            yield
         self._single, self._keys = single, keys
 
     def _ragged_of(self, slot: str, lengths: NDArray[Any]) -> Ragged:
@@ -228,7 +250,7 @@ class LoadedWindow:
             slots[name] = keys.cut(first, last)
         if self._rows is not None and self._wide:
             rows = self._rows[first:last]
-            slots.update(self._pick(rows, self._wide, self._memory.batches))
+            slots.update(_result(self._pick(rows, self._wide, self._memory.batches)))
         single = {use: column[first:last] for use, column in self._single.items()}
         label = self._wanted.only_label
         if label is not None:
@@ -242,9 +264,12 @@ class LoadedWindow:
 
     def _pick(
         self, rows: Int64s, many: Sequence[ManyColumns], memory: BufferPool
-    ) -> dict[str, Keys]:
-        """Copies of the keys of some rows."""
-        picked = {slot.name: self._ragged[slot.name].pick(rows) for slot in many}
+    ) -> Generator[None, None, dict[str, Keys]]:
+        """Copies of the keys of some rows, slot by slot."""
+        picked = {}
+        for slot in many:
+            picked[slot.name] = self._ragged[slot.name].pick(rows)
+            yield
         num_bytes = 0
         for slot in many:
             count = picked[slot.name].num_keys
@@ -262,20 +287,18 @@ class LoadedWindow:
             keys = take(slot.keys, chosen)
             weights = take(slot.weights, chosen) if slot.weights else None
             slots[slot.name] = Keys(keys, chosen.offsets, weights)
+            yield
         return slots
 
 
-def announce(
-    window: Window, table: BlockTable, storage: Storage, wanted: SelectedColumns
-) -> Iterator[None]:
-    """Ask the system, block by block, to fetch what a later window will read."""
-    for place in window.blocks.tolist():
-        shard = storage.shard(int(table.shard[place]))
-        block = int(table.in_shard[place])
-        shard.announce_rows(block)
-        for column in wanted.by_key:
-            shard.announce(column, *shard.starts[column.slot][block : block + 2].tolist())
-        yield
+def _result(steps: Generator[None, None, _T]) -> _T:
+    """What a generator returns, all of its steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: _T = end.value
+            return value
 
 
 class WindowLoader:
@@ -295,13 +318,9 @@ class WindowLoader:
         for number in sorted(set(self._table.shard[window.blocks].tolist())):
             self._storage.shard(number)
 
-    def load(self, window: Window, rows: Int64s | None) -> LoadedWindow:
-        """Read a window for batches that want these of its rows, in that order (None: all)."""
+    def begin(self, window: Window, rows: Int64s | None) -> LoadedWindow:
+        """A window to load for batches that want these of its rows, in that order (None: all)."""
         return LoadedWindow(window, rows, self._table, self._storage, self._wanted, self._memory)
-
-    def announce(self, window: Window) -> Iterator[None]:
-        """Each step lets the system fetch another block of a window that will be read soon."""
-        return announce(window, self._table, self._storage, self._wanted)
 
     def close(self) -> None:
         """Close the shards."""

@@ -128,7 +128,7 @@ class DatasetShardWriter:
         )
 
     def append(self, rows: SampleRows) -> None:
-        """Add rows; they reach the file a few blocks later."""
+        """Add rows; they are written a few blocks later, so do not change their arrays any more."""
         rows = check_rows(rows, self.options.schema)
         if rows.num_rows == 0:
             return

@@ -85,7 +85,7 @@ class DatasetWriter:
         return self._manifest
 
     def append(self, rows: SampleRows) -> None:
-        """Add rows, opening a new shard where one is full."""
+        """Add rows, opening a new shard where one is full; do not change their arrays any more."""
         first, total = 0, rows.num_rows
         while first < total:
             if self._current is None:

@@ -29,7 +29,7 @@ def window_time(rank: Rank) -> WindowTime:
         loader.open(window)
         for _ in range(2):
             began = time.perf_counter()
-            loader.load(window, window.rows)
+            loader.begin(window, window.rows).load()
             seconds = time.perf_counter() - began
     finally:
         loader.close()
