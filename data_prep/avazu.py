@@ -18,7 +18,7 @@ from data_prep.badrows import BadRow
 from data_prep.command import run
 from data_prep.csv_source import CsvSource
 from data_prep.hashing import keys_of_integers
-from data_prep.options import add_options, options_from
+from data_prep.options import Parser, add_options, options_from
 from data_prep.recipe import BadColumn, LabelColumn, Recipe, SlotColumn
 from data_prep.source import Int64s
 from heterps_hpc.dataset import Keys, SampleRows, Schema, SlotSpec
@@ -107,7 +107,7 @@ def hour_and_weekday(hours: Int64s) -> tuple[Int64s, Int64s]:
 
 def main(argv: list[str]) -> int:
     """`heterps prepare avazu`."""
-    parser = argparse.ArgumentParser(prog="heterps prepare avazu", description=__doc__)
+    parser = Parser(prog="heterps prepare avazu", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path, help="CSV with a header, also compressed")
     add_options(parser)

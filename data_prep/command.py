@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console
 
@@ -10,6 +11,7 @@ from data_prep.options import PrepareOptions
 from data_prep.prepare import prepare
 from data_prep.source import Source
 from heterps_hpc import format as fmt
+from heterps_hpc.dataset.manifest import DatasetManifest
 from heterps_hpc.errors import UserError
 
 
@@ -21,10 +23,15 @@ def run(make_source: Callable[[], Source], options: PrepareOptions) -> int:
     except UserError as error:
         errors.print(f"heterps: {error}", markup=False)
         return 2
-    out = Console(soft_wrap=True, highlight=False)
     for part, manifest in manifests.items():
-        out.print(
-            f"{options.part_path(part)}: {fmt.plural(manifest.num_rows, 'row')} in "
-            f"{fmt.plural(len(manifest.shards), 'shard')}, {fmt.size(manifest.num_stored_bytes)}"
-        )
+        print_made(options.part_path(part), manifest)
     return 0
+
+
+def print_made(path: Path, manifest: DatasetManifest) -> None:
+    """What was written, in a line."""
+    Console(soft_wrap=True, highlight=False).print(
+        f"{path}: {fmt.plural(manifest.num_rows, 'row')} in "
+        f"{fmt.plural(len(manifest.shards), 'shard')}, {fmt.size(manifest.num_stored_bytes)}",
+        markup=False,
+    )

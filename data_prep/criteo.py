@@ -16,7 +16,7 @@ from typing import Any
 from data_prep import criteo_rows
 from data_prep.badrows import BadRow
 from data_prep.command import run
-from data_prep.options import add_options, options_from
+from data_prep.options import Parser, add_options, options_from
 from data_prep.source import Int64s, TextSource
 from heterps_hpc.dataset import SampleRows, Schema
 
@@ -45,7 +45,7 @@ class CriteoSource(TextSource):
 
 def main(argv: list[str]) -> int:
     """`heterps prepare criteo`."""
-    parser = argparse.ArgumentParser(prog="heterps prepare criteo", description=__doc__)
+    parser = Parser(prog="heterps prepare criteo", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path, help="plain, .gz, .zst, .bz2 or .xz")
     add_options(parser)

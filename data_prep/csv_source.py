@@ -13,12 +13,11 @@ import pyarrow.csv as pacsv
 from data_prep.badrows import BadRow
 from data_prep.recipe import BadColumn, Recipe
 from data_prep.recipe_rows import rows_of, times_of
-from data_prep.source import Int64s, TextSource, block_times
+from data_prep.source import Int64s, TextSource, block_times, check_columns
 from data_prep.text import Lines
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import SampleRows, Schema
 from heterps_hpc.errors import UserError
-from heterps_hpc.validation import nearest
 
 
 class CsvSource(TextSource):
@@ -43,9 +42,7 @@ class CsvSource(TextSource):
                 raise UserError(
                     f"{path}: its header is not that of {files[0]}; prepare it separately"
                 )
-        for name in recipe.arrow_types():
-            if name not in self.columns:
-                raise UserError(f"{files[0]}: no column {name!r}; {nearest(name, self.columns)}")
+        check_columns(files[0], recipe.arrow_types(), self.columns)
 
     def _header(self, path: Path) -> list[str]:
         lines = Lines(path)
@@ -148,7 +145,11 @@ class CsvSource(TextSource):
                 times_of(pa.array([field or None], pa.string()), when)
         except BadColumn as error:
             return str(error).removeprefix(f"{name}: expected ")
-        return _expected(field, types.get(name), name != self.recipe.weight)
+        is_weight = name == self.recipe.weight
+        problem = _expected(field, types.get(name), may_be_empty=not is_weight)
+        if problem is None and is_weight and float(field) < 0:
+            return "a number, 0 or more"
+        return problem
 
     def time_cuts(self, fractions: tuple[float, ...], segment_bytes: int) -> tuple[int, ...]:
         """By the time column if there is one, else by place."""

@@ -19,7 +19,7 @@ import numpy as np
 from data_prep.badrows import BadRow
 from data_prep.command import run
 from data_prep.hashing import keys_of_integers
-from data_prep.options import add_options, options_from
+from data_prep.options import Parser, add_options, options_from
 from data_prep.source import Int64s, TextSource
 from heterps_hpc.dataset import Keys, SampleRows, Schema, SlotSpec, offsets_of
 
@@ -114,7 +114,7 @@ class LibsvmSource(TextSource):
 
 def main(argv: list[str]) -> int:
     """`heterps prepare libsvm`."""
-    parser = argparse.ArgumentParser(prog="heterps prepare libsvm", description=__doc__)
+    parser = Parser(prog="heterps prepare libsvm", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path, help="text, also compressed")
     parser.add_argument("--positive", type=float, nargs="+", help="labels that count as 1")

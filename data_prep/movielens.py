@@ -17,7 +17,7 @@ from data_prep.badrows import BadRow
 from data_prep.command import run
 from data_prep.csv_source import CsvSource
 from data_prep.movielens_side import SideTable, read_items, read_users
-from data_prep.options import add_options, options_from
+from data_prep.options import Parser, add_options, options_from
 from data_prep.recipe import LabelColumn, Recipe, SlotColumn
 from data_prep.source import Int64s
 from heterps_hpc.dataset import SampleRows, Schema, SlotSpec
@@ -93,7 +93,7 @@ class MovieLensSource(CsvSource):
 
 def main(argv: list[str]) -> int:
     """`heterps prepare movielens`."""
-    parser = argparse.ArgumentParser(prog="heterps prepare movielens", description=__doc__)
+    parser = Parser(prog="heterps prepare movielens", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("directory", type=Path, help="an unpacked release, such as ml-1m")
     parser.add_argument("--positive-from", type=float, default=4.0, help="rating that is a 1")

@@ -6,7 +6,7 @@ import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from heterps_hpc.dataset import Compression
 from heterps_hpc.dataset.write.shard_writer import BLOCK_ROWS
@@ -81,6 +81,14 @@ class PrepareOptions:
                 "on_bad_row",
             )
         }
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends with one line where words are wrong or missing, as all commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        """What is wrong, and where the options are listed."""
+        self.exit(2, f"heterps: {message}; see `{self.prog} --help`\n")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

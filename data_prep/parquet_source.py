@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 
 from data_prep.recipe import BadColumn, Recipe
 from data_prep.recipe_rows import rows_of
-from data_prep.source import Block, ReadTask, SourceSegment, block_times
+from data_prep.source import Block, ReadTask, SourceSegment, block_times, check_columns
 from data_prep.timecut import sampled_cuts
 from heterps_hpc.dataset import Schema
 from heterps_hpc.errors import UserError
-from heterps_hpc.validation import nearest
 
 _BATCH_ROWS = 65_536
 
@@ -31,10 +30,7 @@ class ParquetSource:
         self._groups = [_row_groups(path) for path in files]
         self._first_row = np.cumsum([0, *(sum(rows) for rows, _ in self._groups)]).tolist()
         for path in files:
-            known = pq.read_schema(path).names
-            for name in recipe.arrow_types():
-                if name not in known:
-                    raise UserError(f"{path}: no column {name!r}; {nearest(name, known)}")
+            check_columns(path, recipe.arrow_types(), pq.read_schema(path).names)
 
     @property
     def schema(self) -> Schema:

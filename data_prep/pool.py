@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -25,9 +26,24 @@ Result = TypeVar("Result")
 
 # spawn: a fork would copy the locks of libraries that have threads, in whatever state they are
 _CONTEXT = multiprocessing.get_context("spawn")
+_SAFE_PATH = "PYTHONSAFEPATH"
 _REFRESH_SECONDS = 0.25
 _FIRST_SECONDS = 1.0
 _PLAIN_SECONDS = 1.5
+
+
+@contextmanager
+def _without_working_directory() -> Iterator[None]:
+    """Processes that are started take no `pickle.py` or `copy.py` of the user's for Python's."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 class Meter:
@@ -36,9 +52,10 @@ class Meter:
     def __init__(self, total_bytes: int, label: str, num_bad: int = 0) -> None:
         self.total_bytes = total_bytes
         self.label = label
-        self._rows = _CONTEXT.Value("q", 0)
-        self._bytes = _CONTEXT.Value("q", 0)
-        self._bad = _CONTEXT.Value("q", num_bad)
+        with _without_working_directory():  # starts a process that looks after them
+            self._rows = _CONTEXT.Value("q", 0)
+            self._bytes = _CONTEXT.Value("q", 0)
+            self._bad = _CONTEXT.Value("q", num_bad)
 
     def add(self, rows: int, num_bytes: int) -> None:
         """Rows written, and bytes of input used up."""
@@ -89,7 +106,8 @@ def run_tasks(
             return
         count = min(options.processes, len(tasks))
         with ProcessPoolExecutor(count, _CONTEXT, _start_worker, (preparation, meter)) as pool:
-            pending: set[Future[Result]] = {pool.submit(_work, function, task) for task in tasks}
+            with _without_working_directory():
+                pending: set[Future[Result]] = {pool.submit(_work, function, it) for it in tasks}
             try:
                 while pending:
                     done, pending = wait(pending, _REFRESH_SECONDS, FIRST_COMPLETED)
@@ -123,7 +141,7 @@ class _Shown(Meter):
 
 
 class _PlainLines:
-    """Progress in a pipe or a log: a line soon, then more and more seldom."""
+    """Progress in a pipe or a log: a line soon, then at growing intervals."""
 
     def __init__(self, meter: Meter, console: Console) -> None:
         self._meter, self._console = meter, console

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from heterps_hpc.dataset import Schema, SlotSpec
 from heterps_hpc.validation import Value
@@ -148,6 +148,15 @@ class Recipe(Value):
     def _something_to_learn(self) -> Self:
         if not self.labels:
             raise ValueError("name at least one label column")
+        try:
+            _ = self.schema_of_rows
+        except ValidationError as error:
+            why = "; ".join(
+                str(each.get("ctx", {}).get("error", each["msg"])) for each in error.errors()
+            )
+            raise ValueError(
+                f"{why} (`name:` gives a slot another name than its column's)"
+            ) from None
         return self
 
     @property

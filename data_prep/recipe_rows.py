@@ -29,7 +29,7 @@ def rows_of(table: Any, recipe: Recipe) -> tuple[SampleRows, Int64s | None]:
             slots,
             np.stack(dense, axis=1) if dense else None,
             np.stack(labels, axis=1) if labels else None,
-            None if recipe.weight is None else _required(table[recipe.weight], recipe.weight),
+            None if recipe.weight is None else _weights(table[recipe.weight], recipe.weight),
             None if recipe.group is None else _texts(table[recipe.group], recipe.group),
             ids=None if recipe.id is None else _ids(table[recipe.id]),
         ),
@@ -111,6 +111,8 @@ def _many(column: Any, slot: SlotColumn) -> Keys:
 
 
 def _numbers(column: Any) -> NDArray[np.float64]:
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = pc.if_else(pc.equal(column, ""), None, column)  # as when a file is read
     numbers: NDArray[np.float64] = column.cast(pa.float64()).to_numpy().astype(np.float64)
     return numbers
 
@@ -147,10 +149,10 @@ def _label(column: Any, spec: LabelColumn) -> NDArray[np.float32]:
     return labels
 
 
-def _required(column: Any, name: str) -> NDArray[np.float32]:
+def _weights(column: Any, name: str) -> NDArray[np.float32]:
     numbers = _numbers(column)
-    if not np.isfinite(numbers).all():
-        raise BadColumn(f"{name}: expected a finite number in every row")
+    if not (np.isfinite(numbers) & (numbers >= 0)).all():
+        raise BadColumn(f"{name}: expected a finite number, 0 or more, in every row")
     return numbers.astype(np.float32)
 
 

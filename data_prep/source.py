@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,8 +13,21 @@ from numpy.typing import NDArray
 from data_prep.badrows import BadRow
 from data_prep.text import Lines, compression_of, count_lines, num_lines
 from heterps_hpc.dataset import SampleRows, Schema
+from heterps_hpc.errors import UserError
+from heterps_hpc.validation import nearest
 
 Int64s = NDArray[np.int64]
+
+
+def check_columns(path: Path, wanted: Iterable[str], columns: Sequence[str]) -> None:
+    """Every column that is wanted is there, once: of two, readers would take either."""
+    for name in wanted:
+        if name not in columns:
+            raise UserError(f"{path}: no column {name!r}; {nearest(name, list(columns))}")
+        if columns.count(name) > 1:
+            raise UserError(
+                f"{path}: {columns.count(name)} columns are called {name!r}; rename all but one"
+            )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ test parts of one seed share their weights.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.options import Parser
 from heterps_hpc.counter_rng import mix64, seed_of
 from heterps_hpc.dataset import Compression, Keys, SampleRows, Schema, SlotSpec, offsets_of
 from heterps_hpc.dataset.manifest import MANIFEST_FILE, DatasetManifest
@@ -241,13 +241,15 @@ def ensure_synthetic(spec: SyntheticSpec, train_path: Path, test_path: Path | No
                     "directory, or choose another one"
                 )
             continue
-        log.info("generating %d synthetic rows in %s", num_rows, path)
+        log.info("generating %s synthetic rows in %s", f"{num_rows:,}", path)
         write_synthetic(path, num_rows, slots, spec.num_dense, spec.seed, part=part)
 
 
 def main(argv: list[str]) -> int:
     """`heterps prepare synthetic`."""
-    parser = argparse.ArgumentParser(prog="data_prep.synthetic", description=__doc__.split("\n")[0])
+    from data_prep.command import print_made
+
+    parser = Parser(prog="heterps prepare synthetic", description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path, help="directory to make")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--slots", type=int, default=26)
@@ -263,7 +265,7 @@ def main(argv: list[str]) -> int:
         SyntheticSlot(f"s{number}", given.cardinality, given.keys, given.zipf)
         for number in range(given.slots)
     ]
-    write_synthetic(
+    made = write_synthetic(
         given.out,
         given.rows,
         slots,
@@ -272,6 +274,7 @@ def main(argv: list[str]) -> int:
         part=given.part,
         compression=given.compression,
     )
+    print_made(given.out, made)
     return 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from data_prep.command import run
 from data_prep.csv_source import CsvSource
-from data_prep.options import add_options, options_from
+from data_prep.options import Parser, add_options, options_from
 from data_prep.parquet_source import ParquetSource
 from data_prep.recipe import Recipe
 from data_prep.source import Source
@@ -32,7 +32,7 @@ def table_source(
 
 def main(argv: list[str]) -> int:
     """`heterps prepare csv` and `heterps prepare parquet`."""
-    parser = argparse.ArgumentParser(prog="heterps prepare csv", description=__doc__)
+    parser = Parser(prog="heterps prepare csv", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path, help="CSV (also compressed) or Parquet")
     parser.add_argument("--recipe", type=Path, required=True, help="YAML: the role of each column")

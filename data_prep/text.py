@@ -85,6 +85,7 @@ class Lines:
     def skip_line(self) -> bytes:
         """Pass over one line (or the rest of one) and return it."""
         while b"\n" not in self._rest:
+            self._refuse_endless(self._rest)
             more = self._read()
             if not more:
                 break
@@ -104,11 +105,7 @@ class Lines:
             if not more:
                 cut = cut or len(text)
             if cut == 0:
-                if len(text) > _MAX_LINE_BYTES:
-                    raise UserError(
-                        f"{self.path}: no end of line in {len(text)} bytes from byte "
-                        f"{self.position} on; expected rows of text"
-                    )
+                self._refuse_endless(text)
                 self._rest = text
                 continue
             block, self._rest = text[:cut], text[cut:]
@@ -120,6 +117,13 @@ class Lines:
     def bytes_read(self) -> int:
         """Of the file on disk."""
         return self._file.tell()
+
+    def _refuse_endless(self, line: bytes) -> None:
+        if len(line) > _MAX_LINE_BYTES:
+            raise UserError(
+                f"{self.path}: no end of line in {len(line)} bytes from byte {self.position} on; "
+                "expected rows of text"
+            )
 
     def _read(self) -> bytes:
         try:

@@ -1,4 +1,4 @@
-"""`heterps init`: a commented job and cluster file to start from, and a recipe for a CSV file."""
+"""`heterps init`: a commented job and cluster file to start from, and a recipe for your data."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def next_commands(folder: Path, csv_file: Path | None, delimiter: str = ",") -> 
 
 
 def _prepare_command(csv_file: Path, delimiter: str) -> str:
-    words = ["heterps", "prepare", "csv", str(csv_file.resolve()), "--recipe", "recipe.yaml"]
+    source = "parquet" if csv_file.suffix in (".parquet", ".pq") else "csv"
+    words = ["heterps", "prepare", source, str(csv_file.resolve()), "--recipe", "recipe.yaml"]
     words += ["--out", "data", "--split", "hash"]
     return shlex.join(words if delimiter == "," else [*words, "--delimiter", delimiter])
 

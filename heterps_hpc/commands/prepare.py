@@ -9,13 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heterps_hpc import events
+from heterps_hpc.checkpoint import newest
+from heterps_hpc.checkpoint.compatibility import check_match
+from heterps_hpc.checkpoint.exported import open_weights
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.job_inputs import cluster_of, load_inputs
+from heterps_hpc.layout import Layout
+from heterps_hpc.layout_checks import check_cluster, check_job
 from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
+from heterps_hpc.run_lock import RunLock
 from heterps_hpc.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -42,6 +48,7 @@ def freeze(
     run = RunDir(run_dir or default_run_dir(source, job, resume=resume)).create()
     with _held(run):
         refuse_mixing(run, resume or may_have_trained)
+        refuse_other_job(run, job, cluster, keeps_layout=resume)
         job.save(run.job)
         cluster.save(run.cluster)
         yield job, cluster, run
@@ -59,7 +66,7 @@ def held_run(run_dir: Path, own_job: int | None = None) -> Iterator[tuple[Job, C
 def _held(run: RunDir, own_job: int | None = None) -> Iterator[None]:
     """Nobody else uses the run directory: no process here, no rank, no job in a queue."""
     run.check_usable()
-    with run.hold():
+    with RunLock(run):
         if run.history.exists() and shutil.which("scontrol") is not None:
             from heterps_hpc.launch.slurm.launcher import refuse_second_job
 
@@ -73,8 +80,24 @@ def refuse_mixing(run: RunDir, resume: bool) -> None:
     if saved and not resume:
         raise UserError(
             f"{run.path} has a checkpoint of step {saved[-1]}; continue from it with --resume, or "
-            "start afresh in another directory with --run-dir"
+            "start again in another directory with --run-dir"
         )
+
+
+def refuse_other_job(run: RunDir, job: Job, cluster: Cluster, *, keeps_layout: bool) -> None:
+    """A job that cannot continue from what is there would take the inputs of the one that can."""
+    layout = Layout.load(run.layout) if keeps_layout and run.layout.exists() else None
+    found = newest(run.checkpoints)
+    if layout is None and found is None:
+        return
+    dataset = _training_data(job)
+    model = model_of(job, dataset)
+    if found is not None:
+        check_match(found, job, model.fingerprint(), dataset.manifest.fingerprint())
+    if layout is not None:
+        layout.check_model(model)
+        check_cluster(layout, cluster)
+        check_job(layout, job)
 
 
 def thaw(run_dir: Path) -> tuple[Job, Cluster, RunDir]:
@@ -106,19 +129,30 @@ def default_run_dir(source: Path | Job, job: Job, *, resume: bool = False) -> Pa
 
 def ready_data(job: Job) -> Dataset:
     """The training data; generated first if the job describes synthetic data."""
-    if job.data.synthetic is not None:
-        from data_prep.synthetic import ensure_synthetic
-
-        ensure_synthetic(job.data.synthetic, job.data.train, job.data.test)
-    dataset = Dataset.open(job.data.train)
+    dataset = _training_data(job)
     check_bytes(dataset)
-    if job.data.test is not None and job.data.test.exists():
+    if job.data.test is not None:  # else found missing at the first evaluation, hours later
         test = Dataset.open(job.data.test)
         check_bytes(test)
         model = model_of(job, dataset)
         if model.label_range is not None:
-            test.manifest.check_labels(*model.label_range, str(test.path))
+            learned = test.manifest.learning(job.data.label)
+            learned.check_labels(*model.label_range, str(test.path))
     return dataset
+
+
+def check_first_weights(job: Job, run: RunDir) -> None:
+    """Refuse weights that no run can begin with before ranks measure; none are needed to resume."""
+    if job.train.init_from is not None and not run.saved_steps():
+        open_weights(job.train.init_from).close()
+
+
+def _training_data(job: Job) -> Dataset:
+    if job.data.synthetic is not None:
+        from data_prep.synthetic import ensure_synthetic
+
+        ensure_synthetic(job.data.synthetic, job.data.train, job.data.test)
+    return Dataset.open(job.data.train)
 
 
 def check_bytes(dataset: Dataset) -> None:
@@ -137,7 +171,7 @@ def check_bytes(dataset: Dataset) -> None:
 
 def model_of(job: Job, dataset: Dataset) -> Model:
     """The job's model on that data."""
-    return build_model(job.model, dataset.manifest)
+    return build_model(job.model, dataset.manifest.learning(job.data.label))
 
 
 def samples_to_train(job: Job, dataset: Dataset) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -115,6 +118,11 @@ def test_nothing_is_overwritten_and_no_file_is_guessed_at(tmp_path: Path) -> Non
     assert not (tmp_path / "new").exists()
 
 
+def test_a_file_without_lines_is_refused_soon() -> None:
+    with pytest.raises(UserError, match="/dev/zero: no end of line"):
+        draft_recipe(Path("/dev/zero"))
+
+
 def test_a_slurm_that_does_not_answer_is_one_short_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,3 +136,76 @@ def test_a_slurm_that_does_not_answer_is_one_short_line(
     assert [record.message for record in caplog.records] == [
         "sinfo is here but no Slurm answers it; cluster.yaml describes this machine"
     ]
+
+
+def test_odd_headers_are_drafted_so_that_they_prepare(tmp_path: Path) -> None:
+    file = tmp_path / "odd.csv"
+    header = ',Event Time (UTC),user#id,Tags/Labels,"Device; OS",hour,Price €,Clicked?'
+    body = [
+        f"{n},2026-01-{n % 28 + 1:02d}T10:00:00,u{n % 7},a|b,Web,{n % 24},{n * 1.5},{n % 2}"
+        for n in range(60)
+    ]
+    file.write_text("\n".join([header, *body]) + "\n")
+    drafted = draft_recipe(file)
+    assert "# left out: a column without a name" in drafted
+    assert "Price €" in drafted
+    (tmp_path / "recipe.yaml").write_text(drafted)
+    recipe = Recipe.load(tmp_path / "recipe.yaml")
+    assert recipe.time == "Event Time (UTC)"
+    assert [slot.slot for slot in recipe.slots] == ["user#id", "Tags_Labels", "Device; OS", "hour"]
+    words = [str(file), "--recipe", str(tmp_path / "recipe.yaml"), "--no-progress"]
+    assert prepare_table([*words, "--out", str(tmp_path / "out")]) == 0
+
+
+def test_a_recipe_is_drafted_from_parquet_too(tmp_path: Path) -> None:
+    when = [datetime(2026, 1, 1, n % 24, tzinfo=UTC) for n in range(60)]
+    columns = {
+        "ts": when,
+        "user": [f"u{n % 7}" for n in range(60)],
+        "tags": [["a", "b"][: n % 3] for n in range(60)],
+        "price": [n * 1.5 if n % 5 else None for n in range(60)],
+        "click": [n % 2 for n in range(60)],
+    }
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(columns), file)
+    init(tmp_path / "new", file)
+    recipe = Recipe.load(tmp_path / "new" / "recipe.yaml")
+    assert [(slot.column, slot.many) for slot in recipe.slots] == [("user", False), ("tags", True)]
+    assert ([column.column for column in recipe.dense], recipe.time) == (["price"], "ts")
+    _, prepare, _ = next_commands(tmp_path / "new", file)
+    assert prepare.startswith(f"heterps prepare parquet {file} --recipe recipe.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.csv", "a;b\n1;2\n", "1 column separated by ','; is it --delimiter ';'?"),
+        ("x.csv", "a\tb\n1\t2\n", "is it --delimiter tab?"),
+        ("x.csv", "user,user,click\na,b,0\n", "columns appear twice: user; rename one of each"),
+        ("x.parquet", "a,b\n1,2\n", "not a Parquet file that can be read"),
+    ],
+)
+def test_a_file_that_gives_no_recipe_is_refused_with_a_remedy(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as caught:
+        draft_recipe(tmp_path / name)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("slots", "said"),
+    [
+        ([{"column": "a/b"}], "slot name 'a/b' must be printable, without '/'"),
+        ([{"column": "a"}, {"column": "a", "integer": True}], "slot names appear twice: a"),
+    ],
+)
+def test_names_that_no_data_set_can_have_are_refused_with_the_recipe(
+    slots: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        Recipe.parse({"labels": [{"column": "click"}], "slots": slots}, "recipe.yaml")
+    assert said in str(caught.value)
+    assert "`name:` gives a slot another name" in str(caught.value)
