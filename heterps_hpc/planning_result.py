@@ -16,6 +16,11 @@ class _Saved(Value):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
+def together(asked: str) -> str:
+    """Whose a plan is that a learned scheduler made of one that exact could not prove the best."""
+    return f"{asked} and exact"
+
+
 class CurvePoint(_Saved):
     """One improvement of the scheduler that decided."""
 
@@ -79,6 +84,7 @@ class PlanningResult(_Saved):
     runners_up: tuple[RunnerUp, ...] = ()
     trials: tuple[Trial, ...] = ()  # plans that really ran before one of them was taken
     needed_pools: tuple[str, ...] = ()  # without each of these there is no plan
+    undecided_pools: tuple[str, ...] = ()  # without each of these none was found in time
     frontier: tuple[Plan, ...] = ()
     asked: str | None = None  # the scheduler that was asked to decide
     own_plan: Plan | None = None  # what it found by itself; the plan may be another's, if cheaper

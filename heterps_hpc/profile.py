@@ -7,6 +7,7 @@ of ranks. The number of samples belongs to the job, not to the profile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -21,6 +22,8 @@ Positive = Annotated[int, Field(gt=0, le=2**30)]
 NotNegativeFloat = Annotated[float, Field(ge=0, le=1e18)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e18)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+AtLeastOne = Annotated[float, Field(ge=1, le=1e6)]
+FORMER_TERMS = ("peer_wait_seconds", "compute_factors")  # of a pool, in earlier profiles
 
 
 class LayerInfo(Value):
@@ -49,7 +52,8 @@ class TensorInfo(Value):
 
 
 class TableLoad(Value):
-    """What a table weighs: `work` assigns shards to ranks, `bytes_total` must fit into memory."""
+    """What a table weighs: `work` (measured, or an estimate from its keys; only shares of it count)
+    assigns shards to ranks, `bytes_total` must fit into memory."""
 
     name: str
     work: NotNegativeFloat
@@ -84,13 +88,19 @@ class PoolTiming(Value):
     tables_batch_seconds: NotNegativeFloat | None = None  # as batch_seconds, of tables alone
     new_row_seconds: NotNegativeFloat = 0.0  # what a row costs once, besides being found
     read_key_seconds: NotNegativeFloat = 0.0  # of a key of the data, when its window is loaded
-    peer_wait_seconds: NotNegativeFloat = 0.0  # per batch, of ranks that exchange within a stage
-    # computing with k ranks, relative to what OCT and α say, at every k that was measured
-    compute_factors: dict[Positive, PositiveFloat] = Field(default_factory=dict)
     overlap: Fraction = 1.0  # how much of the shorter of CT and DT hides behind the longer
     full_node_ranks: Positive = 1  # other times are those of a node with so many busy ranks
     alone: Fraction = 1.0  # seconds of a rank alone on its node, relative to one on a full node
+    stretch: AtLeastOne = 1.0  # seconds that pass while a busy rank computes for one
     estimated: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_terms(cls, data: object) -> object:
+        """Profiles of earlier versions stay readable."""
+        if not isinstance(data, Mapping):
+            return data
+        return {key: value for key, value in data.items() if key not in FORMER_TERMS}
 
 
 class Profile(Value):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Component, Layout, Plan, RankLayout, Shard, Stage
 from heterps_hpc.model import Model
 from heterps_hpc.row_ranges import split_rows
+
+WORTH_CUTTING = 1.25  # of a rank's fair share: the pass over all keys costs about the rest
 
 
 def bind_plan(
@@ -96,14 +99,15 @@ def assign_shards(
 ) -> list[tuple[Shard, ...]]:
     """Assign tables to ranks, heaviest first to the least loaded (LPT).
 
-    A table is cut by partitions only when it alone outweighs a rank's fair share, because a cut
-    slot costs every holder a pass over all its keys and the receivers an addition.
+    A table is cut by partitions only when it alone clearly outweighs a rank's fair share, because
+    a cut slot costs every holder a pass over all its keys and the receivers an addition.
     """
     fair = sum(loads.values()) / num_ranks
     slices: list[tuple[float, Shard]] = []
     for table, load in loads.items():
         # the 1e-9 keeps equal shares whole in the face of rounding
-        count = min(num_partitions, max(1, -int(-(load / fair - 1e-9) // 1))) if fair > 0 else 1
+        count = ceil(load / fair - 1e-9) if load > WORTH_CUTTING * fair else 1
+        count = min(num_partitions, count)
         for first, last in split_rows(num_partitions, count):
             share = load * (last - first) / num_partitions
             shard = Shard(table=table, first_partition=first, last_partition=last)

@@ -11,7 +11,7 @@ from heterps_hpc.plan.cost_model import Choice
 
 CLUSTERS = ("slow-and-fast", "thin-pipe", "three-kinds", "two-and-two")
 ALL_NODES = "all"  # a pool of every node, whatever its kind
-BATCH_SIZE = 2048  # batches much longer than the 10 ms of a quota's period, on every node
+BATCH_SIZE = 4096  # batches much longer than the 10 ms of a quota's period, on every node
 MICRO_BATCHES = 2
 
 

@@ -38,7 +38,7 @@ from slurm.dev_cluster.spec import ClusterSpec
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 24_000 + os.getpid() % 1000
 LINES = 6  # of metrics per run, each of whole epochs; the first two are start-up
-EPOCH = 8  # batches: few, so that reading has its part in every line
+EPOCH = 4  # batches: few, so that reading has its part in every line
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What one feature alone would reach: the AUC that a trained network has to beat.
 
 Every slot is tried as the only feature: a key's score is its click rate in a sample of the training
-data, drawn towards the mean rate where it was seldom seen; a sample's score is the mean over its
+data, shrunk towards the mean rate where it was rarely seen; a sample's score is the mean over its
 keys. Dense columns are tried as they are. The best of them, on test data, is the baseline.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -23,7 +23,7 @@ from heterps_hpc.launch.launcher import Launcher, LaunchRequest
 from heterps_hpc.layout import Layout, Stage
 from heterps_hpc.model import Model
 from heterps_hpc.profile import Profile
-from heterps_hpc.profiling.fit import fit_profile, with_links
+from heterps_hpc.profiling.fit import fit_profile, mean_loads, with_links
 from heterps_hpc.profiling.measurement import Measured, MeasuredLinks
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.sharding import bind_plan
@@ -113,13 +113,14 @@ class _Bench:
         tries = [
             (pool, *ranks) for pool in distinct for ranks in starts(self.job, pool, self.launcher)
         ]
-        found = []
+        found: list[Measured] = []
         total = len(tries) + len(pairs)
         for number, (pool, num_ranks, started) in enumerate(tries, 1):
-            place = f"({distinct.index(pool) + 1} of {len(distinct)})"
-            ranks = fmt.plural(num_ranks, "rank")
-            self.working.part(f"pool {pool.name} {place} with {ranks}", number, total)
-            found.append(self.pool(pool, num_ranks, started, notes))
+            at_once = f" of {started} at once" if started > num_ranks else ""
+            text = f"pool {pool.name} with {fmt.plural(num_ranks, 'rank')}{at_once}"
+            self.working.part(text, number, total)
+            loads = {table.name: table.work for table in mean_loads(found)} if found else {}
+            found.append(self.pool(pool, num_ranks, started, loads, notes))
         for name, twin in twins.items():
             same = [one for one in found if one.pool == twin]
             found += [one.model_copy(update={"pool": name}) for one in same]
@@ -132,8 +133,16 @@ class _Bench:
         profile = fit_profile(self.cluster, found, notes, one_machine=one_machine)
         return profile if one_machine else with_links(profile, links)
 
-    def pool(self, pool: Pool, num_ranks: int, started: int, notes: list[str]) -> Measured:
-        """The times of a pool with so many ranks, of `started` that keep the node busy."""
+    def pool(
+        self,
+        pool: Pool,
+        num_ranks: int,
+        started: int,
+        loads: Mapping[str, float],
+        notes: list[str],
+    ) -> Measured:
+        """The times of a pool with so many ranks, of `started` that keep the node busy; tables are
+        sharded by `loads`, what earlier measurements say of them."""
         began = time.monotonic()
         key = key_of(self.depends_on, [pool], num_ranks, started)
         what = f"pool {pool.name} with {fmt.plural(num_ranks, 'rank')}"
@@ -142,7 +151,7 @@ class _Bench:
             return Measured.load(before.measured).model_copy(update={"pool": pool.name})
         index = [each.name for each in self.cluster.pools].index(pool.name)
         layers = tuple(layer.name for layer in self.model.layers)
-        layout = self._bind(Stage(pool=pool.name, layers=layers, num_ranks=num_ranks))
+        layout = self._bind(Stage(pool=pool.name, layers=layers, num_ranks=num_ranks), loads=loads)
         stage = Stage(pool=pool.name, layers=layers, num_ranks=started)
         busy = self._bind(stage, cluster=_wider(self.cluster, pool, started))
         folder = self.run.measurement(f"pool{index}-ranks{num_ranks}of{started}").create()
@@ -188,13 +197,19 @@ class _Bench:
         keep_key(folder, key)
         return MeasuredLinks.load(folder.measured_links)
 
-    def _bind(self, *stages: Stage, cluster: Cluster | None = None) -> Layout:
+    def _bind(
+        self,
+        *stages: Stage,
+        cluster: Cluster | None = None,
+        loads: Mapping[str, float] | None = None,
+    ) -> Layout:
         return bind_plan(
             stages,
             model=self.model,
             cluster=cluster or self.cluster,
             job=self.job.name,
             num_partitions=self.job.train.tables.num_partitions,
+            table_loads=loads,
         )
 
     def _start(
@@ -207,7 +222,7 @@ class _Bench:
 
 
 def _wider(cluster: Cluster, pool: Pool, num_ranks: int) -> Cluster:
-    """The cluster with capacity for ballast ranks, which training itself would not be given."""
+    """The cluster with room for the extra ranks of a measurement, beyond what training may use."""
     wider = pool.model_copy(update={"max_ranks": max(num_ranks, pool.rank_limit)})
     pools = tuple(wider if each.name == pool.name else each for each in cluster.pools)
     return cluster.model_copy(update={"pools": pools})

@@ -172,9 +172,7 @@ def _tried(
 
 def _profile(file: Path) -> Profile:
     if not file.exists():
-        raise UserError(
-            f"{file}: no profile yet; run `heterps measure JOB` first, or give `--profile`"
-        )
+        raise UserError(f"{file}: no such profile; `heterps measure JOB` makes one")
     return Profile.load(file)
 
 

@@ -15,6 +15,7 @@ from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener
 from heterps_hpc.launch.launcher_output import is_for_people
 from heterps_hpc.launch.stop_requests import StopRequested
 from heterps_hpc.layout import Layout
+from heterps_hpc.run_lock import RunLock
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def start_short_run(
     `started`: what is really started, if that is more than the layout.
     """
     run, started = request.run, started or request.layout
-    with run.hold():
+    with RunLock(run):
         request.job.save(run.job)
         request.cluster.save(run.cluster)
         request.layout.save(run.layout)

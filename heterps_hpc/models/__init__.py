@@ -73,7 +73,7 @@ def _own_model(path: Path, parameters: dict[str, Any], schema: SchemaLike) -> Mo
     module = importlib.util.module_from_spec(module_spec)
     try:
         module_spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that was never meant to be imported
         raise UserError(f"{path}: cannot be loaded: {_said(error)}") from error
     build = getattr(module, "build", None)
     if not callable(build):
@@ -82,7 +82,7 @@ def _own_model(path: Path, parameters: dict[str, Any], schema: SchemaLike) -> Mo
         model = build(parameters, schema)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{path}: build() failed: {_said(error)}") from error
     if not isinstance(model, Model):
         raise UserError(
@@ -92,7 +92,7 @@ def _own_model(path: Path, parameters: dict[str, Any], schema: SchemaLike) -> Mo
     return model
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """The error with the line of the user's file that raised it."""
     trace = error.__traceback__
     line = None

@@ -35,6 +35,8 @@ __all__ = [  # what users' own models import
     "samples",
 ]
 
+_MADE_FOR = "_heterps_made_for"  # a mark on parameters
+
 
 class _LinearOfParts(torch.autograd.Function):
     """A linear layer over concatenated inputs, without concatenating them in memory.
@@ -206,26 +208,42 @@ def make_module(layer: Layer, seed: int, dtype: torch.dtype = torch.float32) -> 
     honoured), on a generator seeded for this layer and in float64, then cast: a float32 run
     starts from the rounded values of a float64 run.
     """
-    if layer.make is None:
-        raise ValueError(f"layer {layer.name!r} reads tables and has no module")
     default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed("initial", layer.name, seed) >> 1)
         torch.set_default_dtype(torch.float64)
         try:
-            module = layer.make()
+            module = new_module(layer)
         finally:
             torch.set_default_dtype(default)
-    if not isinstance(module, nn.Module):
-        raise UserError(
-            f"layer {layer.name!r}: `make` gave a {type(module).__name__}; it must build a "
-            "torch.nn.Module, e.g. `lambda: nn.Linear(8, 1)`"
-        )
     refuse_batch_coupling(module, layer.name)
     for path, part in module.named_modules():
         if isinstance(part, CounterDropout):
             part.place = f"{layer.name}.{path}"
     return module.to(dtype)
+
+
+def new_module(layer: Layer) -> nn.Module:
+    """What a layer's `make` builds, if it is new: no seed decides the first values of parameters
+    that were there before, and two layers that share some may run on different nodes."""
+    if layer.make is None:
+        raise ValueError(f"layer {layer.name!r} reads tables and has no module")
+    module = layer.make()
+    if not isinstance(module, nn.Module):
+        raise UserError(
+            f"layer {layer.name!r}: `make` gave a {type(module).__name__}; it must build a "
+            "torch.nn.Module, e.g. `lambda: nn.Linear(8, 1)`"
+        )
+    for name, parameter in module.named_parameters():
+        before = getattr(parameter, _MADE_FOR, None)
+        if before is not None:
+            raise UserError(
+                f"layer {layer.name!r}: `make` gave parameter {name!r} before, for layer "
+                f"{before!r}; build modules inside `make`, new ones at every call, and let layers "
+                "share none"
+            )
+        setattr(parameter, _MADE_FOR, layer.name)
+    return module
 
 
 def refuse_batch_coupling(module: nn.Module, layer_name: str = "") -> None:

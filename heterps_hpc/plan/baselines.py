@@ -18,7 +18,7 @@ BLOCK = 4096
 def exact(table: StageTable, budget: Budget) -> Found:
     """The certified optimum itself."""
     search = Search(table, budget)
-    solution = solve(table, seconds=budget.seconds)
+    solution = solve(table, seconds=budget.seconds, clock=budget.clock)
     if solution.choices is not None:
         search.offer(solution.choices)
     return search.found(complete=solution.proven)

@@ -2,7 +2,7 @@
 
 For stage i on a pool with k ranks (numbers in brackets are the paper's equations):
 
-    CT_i = (Σ OCT · (1 − α + α/k) · factor(k) + F) · relief(k) + messages(k)   (1) computing
+    CT_i = (Σ OCT · (1 − α + α/k) + F) · relief(k) + messages(k)           (1) computing
     DT_i = Σ ODT · (1 − β + β/k) + cut/k + exchange·(k−1)/k² + reduce(k)   (2) moving data
     ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)               (3) overlapped
     T    = of all ET_i together: pipeline.py                               (4) seconds per batch
@@ -13,7 +13,6 @@ carry them:
 
     F         what a rank pays per batch and micro-batch whatever its layers
     relief    k ranks that do not fill a node have more of its memory bandwidth and clock rate each
-    factor    what ranks computed where k of them were measured, relative to the fit of OCT and α
     messages  processor time of every byte and message that a rank sends or receives: it packs and
               copies itself
     cut       bytes of activations and gradients that the stage sends over the uplink: a transfer is
@@ -23,8 +22,7 @@ carry them:
               one way, and the loop of staleness (4) waits for one micro-batch of them
     exchange  pooled rows that go from shards to replicas within the stage, over the inner link: one
               way if the rows are prefetched, as then only their gradients are waited for
-    reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce;
-              and (k−1)/k of what ranks wait for each other beyond the links, in it or in exchange
+    reduce    2 (k−1)/k · weights over the inner link, and 2 (k−1) latencies: the ring's allreduce
     once      (1 − overlap) · (embeddings' part of CT + reduce), of ET: a batch is pulled, pushed
               and summed as a whole, not by micro-batches, so (4) does not pipeline it
     memory    tables are sharded, weights and activations are not: a stage needs enough ranks; saves
@@ -139,30 +137,17 @@ class StageTable(StageTerms):
         """Pulls and pushes of a batch: whole ones, whatever its micro-batches."""
         terms = self.compute_terms
         tables = terms.tables_serial[pair, pool] + terms.tables_parallel[pair, pool] / max_ranks
-        factor = self._least_factor(pool, ranks, max_ranks)
-        return np.asarray(tables * factor * self.relief(pool, ranks))
+        return np.asarray(tables * self.relief(pool, ranks))
 
     def _spread_compute(self, pair: Index, pool: Index, ranks: Index, max_ranks: Index) -> Floats:
         """Computing that every micro-batch has its part of."""
         terms = self.compute_terms
         layers = terms.serial[pair, pool] + terms.parallel[pair, pool] / max_ranks
-        layers = layers * self._least_factor(pool, ranks, max_ranks) + terms.fixed[pair, pool]
+        layers = layers + terms.fixed[pair, pool]
         messages = terms.messages[pair, pool] + terms.message_bytes[pair, pool] / max_ranks
         exchanged = terms.exchange_messages[pair, pool] * (np.asarray(ranks) - 1)
         exchanged = exchanged + terms.exchange_bytes[pair, pool] * _exchanged(ranks, max_ranks)
         return np.asarray(layers * self.relief(pool, ranks) + messages + exchanged)
-
-    def _least_factor(self, pool: Index, ranks: Index, max_ranks: Index) -> Floats:
-        """The least factor(k) of ranks ≤ k ≤ max_ranks: it is linear between what was measured."""
-        least = np.ones(np.broadcast_shapes(*(np.shape(x) for x in (pool, ranks, max_ranks))))
-        for index, (known, factors) in enumerate(self.problem.pools.factors):
-            low, high = np.interp(ranks, known, factors), np.interp(max_ranks, known, factors)
-            own = np.minimum(low, high)
-            for k, factor in zip(known, factors, strict=True):
-                inside = (np.asarray(ranks) <= k) & (k <= np.asarray(max_ranks))
-                own = np.where(inside, np.minimum(own, factor), own)
-            least = np.where(np.asarray(pool) == index, own, least)
-        return least
 
     def move_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
         """DT, moving data (equation 2), the reduction included."""
@@ -170,7 +155,7 @@ class StageTable(StageTerms):
         return np.asarray(reduce + self._spread_move(pair, pool, ranks, ranks))
 
     def _reduce_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
-        """Of dense gradients, once per batch, and waiting for peers; it grows with ranks."""
+        """Of dense gradients, once per batch; it grows with ranks."""
         terms, k = self.move_terms, np.asarray(ranks, dtype=np.float64)
         by_bytes = terms.reduce[pair, pool] * ((k - 1) / k)
         return np.asarray(by_bytes + terms.reduce_latency[pair, pool] * (k - 1))

@@ -93,10 +93,10 @@ def next_floor(plan: Plan, points: list[Plan]) -> Plan | None:
 
 def runners_up(
     table: StageTable, chosen: Sequence[Choice], seconds: float = RUNNER_UP_SECONDS
-) -> tuple[list[RunnerUp], list[str]]:
+) -> tuple[list[RunnerUp], list[str], list[str]]:
     """The next best placement, and the best plan without each pool that the chosen one uses.
 
-    Also the pools without which there is no plan.
+    Also the pools without which there is no plan, and those without which none was found in time.
     """
     deadline = time.monotonic() + seconds
     found: dict[str, Solution] = {}
@@ -108,13 +108,16 @@ def runners_up(
             asked = StageTable(table.problem.without_pool(pool))
             left = max(0.2, deadline - time.monotonic())
             found[f"best without {names[pool]}"] = solve(asked, seconds=left)
-    needed = [
-        names[pool]
-        for pool in pools
-        if (only := found.get(f"best without {names[pool]}"))
-        and only.choices is None
-        and only.proven
-    ]
+    needed, undecided = (
+        [
+            names[pool]
+            for pool in pools
+            if (only := found.get(f"best without {names[pool]}"))
+            and only.choices is None
+            and only.proven is proven
+        ]
+        for proven in (True, False)
+    )
     runners: dict[tuple[Choice, ...], RunnerUp] = {}
     for what, solution in found.items():
         if solution.choices is None:
@@ -125,7 +128,8 @@ def runners_up(
             what = f"{runners[solution.choices].what}, {what}"
         loses = why(plan.estimate, estimate(table, chosen))
         runners[solution.choices] = RunnerUp(what=what, plan=plan, loses=loses)
-    return sorted(runners.values(), key=lambda runner: runner.plan.estimate.money), needed
+    by_money = sorted(runners.values(), key=lambda runner: runner.plan.estimate.money)
+    return by_money, needed, undecided
 
 
 def next_placement(table: StageTable, chosen: Sequence[Choice], deadline: float) -> Solution:

@@ -25,14 +25,15 @@ from heterps_hpc.plan.question import WITHIN, Question
 from heterps_hpc.plan.remedies import refuse
 from heterps_hpc.plan.schedulers import CHEAP, SCHEDULERS, scheduler
 from heterps_hpc.plan.search import Budget, Found
-from heterps_hpc.planning_result import CurvePoint, PlanningResult
+from heterps_hpc.planning_result import CurvePoint, PlanningResult, together
 from heterps_hpc.profile import Profile
 from heterps_hpc.sharding import bind_plan
 
 EXACT_SECONDS = 20.0
 LEAST_FLOOR = 1e-2  # samples per second
 DAY_SECONDS = 86_400.0
-IMPROVED = ("rl", "rl-rnn", "exact")  # whose plan gives way to a cheaper one, if time ran out
+LEARNED = ("rl", "rl-rnn")
+IMPROVED = (*LEARNED, "exact")  # whose plan gives way to a cheaper one, if time ran out
 SAME_COST = 1e-6  # relative: what is no saving
 
 
@@ -65,6 +66,8 @@ def make_plan(
     if own.choices is None and _keeps(job):
         raise _found_none(job, question)
     name, choices = _cheapest(job, question, own, baselines, optimum)
+    if not optimum.proven and job.plan.scheduler in LEARNED and not _keeps(job):
+        name, choices = _continued(job, question, name, choices)
     return _result(job, profile, question, name, choices, own, baselines, optimum)
 
 
@@ -153,6 +156,23 @@ def _cheapest(
     return name, choices
 
 
+def _continued(
+    job: Job, question: Question, name: str, choices: tuple[Choice, ...]
+) -> tuple[str, tuple[Choice, ...]]:
+    """Where exact ran out of time: what the learned scheduler makes of the best plan of all, in its
+    own time once more."""
+    if question.objective == "seconds":  # a budget's question is several, each with its floor
+        return name, choices
+    from heterps_hpc.plan.policy import LEARNED_CELLS, reinforce
+
+    budget = Budget(seconds=job.plan.seconds, seed=job.plan.seed)
+    cell = LEARNED_CELLS[job.plan.scheduler]
+    found = reinforce(question.table, budget, cell, start=choices)
+    if found.choices is None or found.money >= question.cost(choices) * (1 - SAME_COST):
+        return name, choices
+    return together(job.plan.scheduler), found.choices
+
+
 def extrapolated(profile: Profile, plan: Plan) -> Iterator[str]:
     """Stages whose times were not measured with so many ranks."""
     for index, stage in enumerate(plan.stages):
@@ -208,7 +228,7 @@ def _result(
     floor = question.limits.floor or (
         plan.estimate.samples_per_second * BELOW if question.objective == "seconds" else 0.0
     )
-    nearly, needed = runners_up(question.at(floor), choices)
+    nearly, needed, undecided = runners_up(question.at(floor), choices)
     points = tuple(frontier(problem, problem.floor or plan.estimate.samples_per_second))
     result = PlanningResult(
         plan=plan,
@@ -216,6 +236,7 @@ def _result(
         alternatives=tuple(alternatives),
         runners_up=tuple(nearly),
         needed_pools=tuple(needed),
+        undecided_pools=tuple(undecided),
         frontier=points,
         asked=asked,
         own_plan=own_plan,

@@ -15,7 +15,7 @@ round draws N placements a ~ π, scores them all at once, and climbs
     Σ_n (R_n − b) / σ · ∇ log π(a_n),      R_n = −log money_n,   b ← γ b + (1 − γ) mean R
 
 with an entropy bonus that fades. Two things are added to the paper: every round also tries
-mutations of the best placements that the policy has drawn so far, and climbs log π of the best one.
+new placements that come of the best ones drawn so far by mutation, and climbs log π of the best.
 The policy sees neither the placements of simple rules nor the optimum. Everything is a function of
 the seed; only the number of rounds depends on the time.
 """
@@ -28,24 +28,29 @@ import numpy as np
 import torch
 from torch import nn
 
-from heterps_hpc.plan.cost_model import StageTable
+from heterps_hpc.plan.cost_model import Choice, StageTable, placement_of
 from heterps_hpc.plan.features import NUM_FEATURES, Features, features_of
+from heterps_hpc.plan.local_search import offspring
 from heterps_hpc.plan.problem import Floats, Ints
-from heterps_hpc.plan.search import Budget, Found, Search, mutations
+from heterps_hpc.plan.search import Budget, Found, Search
 
+LEARNED_CELLS = {"rl": "lstm", "rl-rnn": "elman"}
 WEIGHTS = Path(__file__).with_name("policy.safetensors")
-NUM_FIRST = 256  # draws before any learning on the question
+NUM_FIRST = 256  # draws before any learning on the question,
+SHARPER = 0.7  # half of them from logits divided by this: nearer to the likeliest pools
 NUM_DRAWS = 64  # N: placements drawn in a round,
-NUM_MUTATIONS = 192  # and mutations of the best ones
-NUM_ELITE = 8  # best placements that are kept
+NUM_MUTATIONS = 192  # and new ones that come of the best by mutation, so many times
+MUTATED = 8
+NUM_ELITE = 24  # best placements that are kept
 WIDTH = 48  # of x
 HIDDEN = 64  # of h
 LEARNING_RATE = {True: 2e-3, False: 1e-2}  # with weights, from nothing
 BASELINE_DECAY = 0.9  # γ
 ENTROPY = 0.03  # bonus at the start
 IMITATION = 0.1  # weight of the best placement so far
-PATIENCE = 40  # rounds without a better plan before the policy starts afresh
+PATIENCE = 12  # rounds without a better plan before the policy restarts
 NOTHING_NEW = 8  # rounds that one counts for in which no placement is new
+AFRESH = 2.0  # temperature of its first draws then, to begin elsewhere
 MAX_STARTS = 3  # of them without a better plan before the search ends
 
 
@@ -64,7 +69,13 @@ class Policy(nn.Module):
         with torch.no_grad():
             self.w.bias.copy_(torch.tensor([2.0, 0.0, 0.0, -1.0]))  # rather stay; avoid full pools
 
-    def draw(self, question: Features, num: int, generator: torch.Generator | None) -> Ints:
+    def draw(
+        self,
+        question: Features,
+        num: int,
+        generator: torch.Generator | None,
+        temperature: float = 1.0,
+    ) -> Ints:
         """Draw placements [num, L] layer by layer; without a generator, the likeliest pools."""
         with torch.no_grad():
             x, load = self._read(question)
@@ -79,7 +90,8 @@ class Policy(nn.Module):
                 if generator is None:
                     a = logits.argmax(dim=1)
                 else:
-                    a = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
+                    odds = (logits / temperature).softmax(dim=1)
+                    a = torch.multinomial(odds, 1, generator=generator)[:, 0]
                 drawn.append(a)
                 stay = nn.functional.one_hot(a, x.shape[1]).float()
                 used, full = torch.maximum(used, stay), full + stay * load[i]
@@ -168,16 +180,26 @@ def make_policy(cell: str, seed: int, *, pretrained: bool = True) -> tuple[Polic
 
 def rl(table: StageTable, budget: Budget) -> Found:
     """REINFORCE with an LSTM."""
-    return reinforce(table, budget, "lstm")
+    return reinforce(table, budget, LEARNED_CELLS["rl"])
 
 
 def rl_rnn(table: StageTable, budget: Budget) -> Found:
     """REINFORCE with an Elman cell."""
-    return reinforce(table, budget, "elman")
+    return reinforce(table, budget, LEARNED_CELLS["rl-rnn"])
 
 
-def reinforce(table: StageTable, budget: Budget, cell: str, *, pretrained: bool = True) -> Found:
-    """Learn for the budget, or until nothing new comes; the best plan ever drawn is the answer."""
+def reinforce(
+    table: StageTable,
+    budget: Budget,
+    cell: str,
+    *,
+    pretrained: bool = True,
+    start: tuple[Choice, ...] | None = None,
+) -> Found:
+    """Learn for the budget, or until nothing new comes; the best plan ever drawn is the answer.
+
+    `start` is a plan to continue from: only where the exact solver had to give up on one.
+    """
     torch.optim.Adam([torch.zeros(1)])  # imports a second's worth of torch, off the budget
     search = Search(table, budget)
     torch_threads = torch.get_num_threads()
@@ -187,7 +209,8 @@ def reinforce(table: StageTable, budget: Budget, cell: str, *, pretrained: bool 
         while not search.over and starts < MAX_STARTS:
             before = search.money
             seed = budget.seed + 7919 * search.num_placements
-            learn(search, *make_policy(cell, seed, pretrained=pretrained), seed)
+            policy, known = make_policy(cell, seed, pretrained=pretrained)
+            learn(search, policy, known, seed, start, afresh=search.num_placements > 0)
             starts = 0 if search.money < before * (1 - 1e-9) else starts + 1
             if table.problem.num_pools == 1:
                 break
@@ -196,15 +219,27 @@ def reinforce(table: StageTable, budget: Budget, cell: str, *, pretrained: bool 
     return search.found(complete=not search.over_time)
 
 
-def learn(search: Search, policy: Policy, pretrained: bool, seed: int) -> None:
+def learn(
+    search: Search,
+    policy: Policy,
+    pretrained: bool,
+    seed: int,
+    start: tuple[Choice, ...] | None = None,
+    *,
+    afresh: bool = False,
+) -> None:
     """Train one policy on the question until it has settled or the search is over."""
-    problem = search.table.problem
     generator = torch.Generator().manual_seed(seed)
     rng = np.random.default_rng(seed)
     features = features_of(search.table)
     elite = Elite()
-    elite.score(search, policy.draw(features, 1, None))
-    elite.score(search, policy.draw(features, NUM_FIRST, generator))
+    if start is not None:
+        search.offer(start)
+        elite.score(search, np.array([placement_of(start)]))
+    if not afresh:
+        elite.score(search, policy.draw(features, 1, None))
+    for temperature in (AFRESH,) if afresh else (1.0, SHARPER):
+        elite.score(search, policy.draw(features, NUM_FIRST // 2, generator, temperature))
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE[pretrained])
     baseline, sigma, idle, round_ = None, 1.0, 0, 0
     while not search.over and idle < PATIENCE:
@@ -214,7 +249,8 @@ def learn(search: Search, policy: Policy, pretrained: bool, seed: int) -> None:
         mean = float(reward.mean())
         baseline = mean if baseline is None else _mix(baseline, mean)
         sigma = _mix(sigma, float(reward.std()) + 1e-6)
-        elite.score(search, mutations(elite.placements, NUM_MUTATIONS, problem.num_pools, rng))
+        for _ in range(MUTATED):
+            elite.mutate(search, rng)
         log_prob, entropy = policy(features, np.concatenate([placements, elite.placements[:1]]))
         advantage = ((reward - baseline) / sigma).clamp(-3.0, 3.0)
         bonus = ENTROPY * 0.98**round_ * entropy
@@ -248,6 +284,14 @@ class Elite:
         kept = near[np.sort(first)[:NUM_ELITE]]
         self.placements, self.money = placements[kept], values[kept]
         return money
+
+    def mutate(self, search: Search, rng: np.random.Generator) -> None:
+        """Try mutations that were not looked at yet: of several times as many, as most were."""
+        num_pools = search.table.problem.num_pools
+        tries = offspring(self.placements, 3 * NUM_MUTATIONS, num_pools, rng)
+        new = search.unseen(tries)[:NUM_MUTATIONS]
+        if len(new):
+            self.score(search, new)
 
 
 def _mix(old: float, new: float) -> float:

@@ -13,7 +13,7 @@ from heterps_hpc.cluster import Cluster, Link
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.plan.pipeline import Pipeline
-from heterps_hpc.profile import PoolTiming, Profile
+from heterps_hpc.profile import Profile
 from heterps_hpc.table_size import snapshot_share
 
 Floats = NDArray[np.float64]
@@ -23,6 +23,7 @@ Bools = NDArray[np.bool_]
 # A link that nobody measured or described: 10 Gbit/s Ethernet.
 UNKNOWN_LINK_LATENCY_SECONDS = 30e-6
 UNKNOWN_LINK_BYTES_PER_SECOND = 1.25e9
+SAME_LINK = 1.1  # times as long per byte: as far apart two measurements of one link may be
 OPTIMIZER_COPIES = 4  # a dense parameter with its gradient and two moments
 
 
@@ -48,13 +49,10 @@ class PoolArrays:
     reduce_seconds_per_byte: Floats
     message_seconds_per_byte: Floats  # of processor time, sent or received
     message_seconds: Floats  # of processor time, of a message whatever its bytes
-    peer_wait_seconds: Floats  # of ranks that exchange within a stage
     cut_seconds_per_byte: Floats  # as message_seconds_per_byte, between two stages
     cut_message_seconds: Floats  # as message_seconds, between two stages
     tables_fixed_seconds: Floats  # as fixed_seconds, of a rank of tables alone
     estimated: Bools
-    # computing at k ranks relative to OCT and α: some k, and the factors there; none: 1
-    factors: tuple[tuple[Ints, Floats], ...] = ()
     kinds: tuple[str, ...] = ()  # `cpu` or `accelerator`, as the cluster file says; else by device
     # by the keys of the cluster file, for messages; absent where a question was not made from one
     ranks_per_node: Ints | None = None
@@ -282,14 +280,12 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
         ),
         message_seconds_per_byte=_floats(of_a_byte),
         message_seconds=_floats(of_a_message),
-        peer_wait_seconds=_floats(t.peer_wait_seconds for t in timings),
         cut_seconds_per_byte=_measured_or(cut_bytes, of_a_byte),
         cut_message_seconds=_measured_or(  # where a cut was measured, it is in that of a byte
             (None if seconds is None else 0.0 for seconds in cut_bytes), of_a_message
         ),
         tables_fixed_seconds=_measured_or((t.tables_batch_seconds for t in timings), fixed_seconds),
         estimated=np.array([pool.name in estimated for pool in pools]),
-        factors=tuple(_factors(t) for t in timings),
         kinds=tuple("accelerator" if pool.is_accelerator else "cpu" for pool in pools),
         ranks_per_node=np.array([pool.ranks_per_node for pool in pools]),
         max_ranks=tuple(pool.max_ranks for pool in pools),
@@ -306,28 +302,40 @@ def _measured_or(measured: Iterable[float | None], otherwise: Iterable[float]) -
     return _floats(other if own is None else own for own, other in pairs)
 
 
-def _factors(timing: PoolTiming) -> tuple[Ints, Floats]:
-    ranks = sorted(timing.compute_factors) or [1]
-    return np.array(ranks), np.array([timing.compute_factors.get(k, 1.0) for k in ranks])
-
-
-def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
+def _known_link(
+    left: str, right: str, profile: Profile, cluster: Cluster
+) -> tuple[float, float] | None:
     """Latency and seconds per byte; what was measured goes before what the cluster file says."""
     for link in (*profile.links, *cluster.links):
         if _ends(link) == frozenset((left, right)):
             return link.latency_seconds, 1.0 / link.bytes_per_second
-    return UNKNOWN_LINK_LATENCY_SECONDS, 1.0 / UNKNOWN_LINK_BYTES_PER_SECOND
+    return None
+
+
+def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
+    unknown = UNKNOWN_LINK_LATENCY_SECONDS, 1.0 / UNKNOWN_LINK_BYTES_PER_SECOND
+    return _known_link(left, right, profile, cluster) or unknown
 
 
 def _uplink(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
     """A rank's way out, taken as the fastest of its links to other pools, so that a stage's time
     does not depend on where its neighbours are, which the exact solver needs. A slower neighbour
-    is charged for its own slower way out. The pool's own link counts too: it is what a rank gets of
-    its node's network card."""
+    is charged for its own slower way out.
+
+    The pool's own link is what a rank gets of its node's network card. A link to another pool that
+    is no slower than that pool's own says nothing of this one: several ranks of the other pool may
+    use this one's card at once.
+    """
+    known = _known_link(name, name, profile, cluster)
     own = _link(name, name, profile, cluster)
-    others = [pool.name for pool in cluster.pools if pool.name != name]
-    links = [_link(name, other, profile, cluster) for other in others] or [own]
-    latency, seconds = (min(values) for values in zip(*links, strict=True))
+    links = []
+    for other in (pool.name for pool in cluster.pools if pool.name != name):
+        latency, seconds = _link(name, other, profile, cluster)
+        theirs = _known_link(other, other, profile, cluster)
+        if known is not None and theirs is not None and seconds <= SAME_LINK * theirs[1]:
+            seconds = own[1]
+        links.append((latency, seconds))
+    latency, seconds = (min(values) for values in zip(*(links or [own]), strict=True))
     return max(own[0], latency), max(own[1], seconds)
 
 

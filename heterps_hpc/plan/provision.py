@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from heterps_hpc.plan.cost_model import Choice, StageTable, stages_of
 from heterps_hpc.plan.exact.solver import Solution, solve
@@ -19,10 +20,17 @@ def provision(
     seconds: float = 5.0,
     start: tuple[Choice, ...] | None = None,
     max_intervals: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Solution:
     """The integer ranks of least money; exact unless time (or effort) runs out."""
-    runs = stages_of(placement)
-    return solve(table, runs=runs, seconds=seconds, start=start, max_intervals=max_intervals)
+    return solve(
+        table,
+        runs=stages_of(placement),
+        seconds=seconds,
+        start=start,
+        max_intervals=max_intervals,
+        clock=clock,
+    )
 
 
 def static_ratio(table: StageTable, placement: Sequence[int]) -> tuple[Choice, ...] | None:

@@ -108,6 +108,12 @@ class Search:
             self._provision(AT_ONCE)
         return np.array([self._scores[key] for key in keys])
 
+    def unseen(self, placements: Ints) -> Ints:
+        """Those of the placements that were not looked at yet, each once."""
+        rows = np.ascontiguousarray(placements, dtype=np.int16)
+        first = {row.tobytes(): index for index, row in reversed(list(enumerate(rows)))}
+        return placements[sorted(i for key, i in first.items() if key not in self._scores)]
+
     def _score_new(self, keys: list[bytes], placements: Ints) -> None:
         scores = self.scorer.score(placements)
         self._scores.update(zip(keys, scores.money.tolist(), strict=True))
@@ -131,7 +137,7 @@ class Search:
             if money > self.money * NEAR or left <= 0:
                 break
             placement = np.frombuffer(key, dtype=np.int16).tolist()
-            exact = provision(self.table, placement, left, start, max_intervals=EFFORT)
+            exact = provision(self.table, placement, left, start, EFFORT, self.budget.clock)
             if exact.choices is not None:
                 self.offer(exact.choices)
 
@@ -163,26 +169,3 @@ class Search:
         return Found(
             self.choices, self.money, self.elapsed, self.num_placements, tuple(self.curve), complete
         )
-
-
-def mutations(best: Ints, num: int, num_pools: int, rng: np.random.Generator) -> Ints:
-    """Copies of the given placements (best first), each changed in one place: a run of layers goes
-    to another pool or to the pool before or after it, or all layers of one pool go to another."""
-    length = best.shape[1]
-    parent = np.minimum(rng.geometric(0.35, num) - 1, len(best) - 1)
-    tries = best[parent]
-    which, layer = np.arange(num), np.arange(length)
-    first = rng.integers(0, length, num)
-    size = np.minimum(rng.geometric(0.3, num), length)
-    inside = (layer >= first[:, None]) & (layer < (first + size)[:, None])
-    kind = rng.random((num, 1))
-    own = tries[which, first][:, None]
-    starts = np.concatenate([np.ones((num, 1)), tries[:, 1:] != tries[:, :-1]], axis=1)
-    stage = np.cumsum(starts, axis=1)
-    whole_stage = stage == stage[which, first][:, None]
-    before = tries[which, np.maximum(first - 1, 0)][:, None]
-    after = tries[which, np.minimum(first + size, length - 1)][:, None]
-    drawn = rng.integers(0, num_pools, (num, 1))
-    where = np.where(kind < 0.6, inside, np.where(kind < 0.85, whole_stage, tries == own))
-    pool = np.where(kind < 0.15, before, np.where(kind < 0.3, after, drawn))
-    return np.where(where, pool, tries)

@@ -19,10 +19,10 @@ class ComputeTerms(NamedTuple):
     """Of equation 1, seconds per batch."""
 
     fixed: Floats
-    tables_serial: Floats  # of embeddings, times factor(k)
-    tables_parallel: Floats  # divided by k, times factor(k)
-    serial: Floats  # of all other layers, times factor(k)
-    parallel: Floats  # divided by k, times factor(k)
+    tables_serial: Floats  # of embeddings
+    tables_parallel: Floats  # divided by k
+    serial: Floats  # of all other layers
+    parallel: Floats  # divided by k
     messages: Floats
     message_bytes: Floats  # divided by k
     exchange_messages: Floats  # times (k−1)
@@ -35,7 +35,7 @@ class MoveTerms(NamedTuple):
     serial: Floats
     parallel: Floats  # divided by k
     exchange: Floats  # times (k−1)/k²
-    reduce: Floats  # times (k−1)/k; and waiting for peers
+    reduce: Floats  # times (k−1)/k
     reduce_latency: Floats  # times (k−1)
 
 
@@ -136,14 +136,13 @@ class StageTerms:
         whole = np.array(self.pairs[:, 1] - self.pairs[:, 0] == self.problem.num_layers - 1)
         messages = 2.0 * self.problem.micro_batches * ~whole
         weights = self._sums(layers.weight_bytes)[:, None]
-        meets = (weights > 0) | (traffic.exchanged > 0)[:, None]  # its ranks wait for each other
         return MoveTerms(
             serial=self._sums(layers.ODT * (1 - layers.beta))
             + messages[:, None] * pools.uplink_latency,
             parallel=self._sums(layers.ODT * layers.beta)
             + traffic.cut[:, None] * pools.uplink_seconds_per_byte,
             exchange=exchange_ways * traffic.exchanged[:, None] * pools.inner_seconds_per_byte,
-            reduce=2 * weights * pools.reduce_seconds_per_byte + meets * pools.peer_wait_seconds,
+            reduce=2 * weights * pools.reduce_seconds_per_byte,
             reduce_latency=2 * (weights > 0) * pools.reduce_latency,
         )
 

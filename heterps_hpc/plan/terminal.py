@@ -12,7 +12,7 @@ from heterps_hpc import format as fmt
 from heterps_hpc.fit_table import fit_table
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.plan.explain import next_floor
-from heterps_hpc.planning_result import MemoryUse, PlanningResult
+from heterps_hpc.planning_result import MemoryUse, PlanningResult, together
 
 
 def show(result: PlanningResult, layout: Layout, console: Console | None = None) -> None:
@@ -27,7 +27,7 @@ def show(result: PlanningResult, layout: Layout, console: Console | None = None)
         console.print(line, highlight=False)
     if result.trials:
         console.print(fit_table(trial_table(result), console.width, ("predicted $",)))
-    if result.runners_up or result.needed_pools:
+    if result.runners_up or result.needed_pools or result.undecided_pools:
         console.print(fit_table(runner_table(result), console.width, ("more", "stages")))
     console.print(fit_table(comparison_table(result), console.width, ("$/hour", "gap")))
 
@@ -41,7 +41,7 @@ def stage_table(plan: Plan, layout: Layout, memory: Sequence[MemoryUse]) -> Tabl
         times = plan.estimate.stages[index]
         first, last = stage.layers[0], stage.layers[-1]
         role = layout.ranks[layout.stage_ranks(index)[0]].role
-        binds = " · binds" if index == plan.estimate.binding_stage else ""
+        slowest = " · slowest" if index == plan.estimate.binding_stage else ""
         table.add_row(
             str(index),
             str(stage.num_ranks),
@@ -49,7 +49,7 @@ def stage_table(plan: Plan, layout: Layout, memory: Sequence[MemoryUse]) -> Tabl
             fmt.seconds(times.move_seconds),
             fmt.seconds(times.seconds),
             (first if first == last else f"{first} … {last}")
-            + f"\n{role} · {memory_line(memory[index])}{binds}",
+            + f"\n{role} · {memory_line(memory[index])}{slowest}",
             stage.pool,
         )
     return table
@@ -148,6 +148,8 @@ def search_lines(result: PlanningResult) -> list[str]:
     effort = f"{looked} in {fmt.seconds(result.scheduler_seconds)}"
     if own is None:
         whose = f"this plan is {plan.scheduler}'s"
+        if plan.scheduler == together(asked):
+            whose = f"this plan is of both: {asked} continued from exact's, which is not proven"
         return [f"search: {asked} found no plan by itself ({effort}); {whose}"]
     by_speed = own.optimum_samples_per_second is not None
     rate = f"{fmt.rate(own.estimate.samples_per_second)} samples/s"
@@ -161,8 +163,12 @@ def search_lines(result: PlanningResult) -> list[str]:
         gain = 100 * (plan.estimate.samples_per_second / own.estimate.samples_per_second - 1)
         return [f"{line}; this plan is {plan.scheduler}'s, faster by {gain:.2g} %"]
     saving = 100 * (1 - plan.estimate.money / own.estimate.money)
-    how = ", which started from the cheapest of the others" if plan.scheduler == "exact" else ""
-    return [f"{line}; this plan is {plan.scheduler}'s{how}, cheaper by {saving:.2g} %"]
+    whose = f"{plan.scheduler}'s"
+    if plan.scheduler == "exact":
+        whose += ", which started from the cheapest of the others"
+    elif plan.scheduler == together(asked):
+        whose = f"of both: exact started from the cheapest, ran out of time, and {asked} continued"
+    return [f"{line}; this plan is {whose}, cheaper by {saving:.2g} %"]
 
 
 def trial_table(result: PlanningResult) -> Table:
@@ -202,6 +208,8 @@ def runner_table(result: PlanningResult) -> Table:
         )
     for pool in result.needed_pools:
         table.add_row("–", "–", f"best without {pool}", "", "there is no plan without it")
+    for pool in result.undecided_pools:
+        table.add_row("–", "–", f"best without {pool}", "", "none was found in time")
     return table
 
 

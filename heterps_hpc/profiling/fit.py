@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from heterps_hpc.cluster import Cluster, Link, Pool
-from heterps_hpc.profile import PoolTiming, Profile, Timing
+from heterps_hpc.profile import PoolTiming, Profile, TableLoad, Timing
 from heterps_hpc.profiling.measurement import Measured, MeasuredLinks
 
 Floats = NDArray[np.float64]
@@ -28,6 +28,7 @@ def fit_profile(
         most = max(run.node_ranks for run in mine)
         alone = next((run for run in mine if run.node_ranks == 1 < most), None)
         full = [run for run in mine if run is not alone] or mine
+        full = _with_rest([run.as_if_busy(full[0].stretch) for run in full])
         own = [_fit_layer(layer.name, full) for layer in first.layers]
         timings += own
         if one_machine and len(cluster.pools) > 1:
@@ -40,11 +41,43 @@ def fit_profile(
         window_rows=first.window_rows,
         layers=first.layers,
         tensors=first.tensors,
-        tables=first.tables,
+        tables=mean_loads(runs),
         timings=tuple(timings),
         pools=tuple(fixed),
         links=tuple(_links(cluster, runs, one_machine)),
         notes=tuple(notes),
+    )
+
+
+def _with_rest(runs: Sequence[Measured]) -> list[Measured]:
+    """The runs, with what is nobody's in a step given to layers as far as it shrinks with ranks.
+
+    What is left, the same with any number of ranks, is what a rank pays whatever its layers.
+    """
+    rest = np.array([run.unattributed_seconds for run in runs])
+    k = np.array([run.num_ranks for run in runs], dtype=float)
+    if len(set(k)) < 2:
+        return list(runs)
+    _, parallel = least_squares([np.ones_like(k), 1 / k], rest)
+    return [
+        run.with_computing(run.computing_seconds + min(parallel / run.num_ranks, own))
+        for run, own in zip(runs, rest.tolist(), strict=True)
+    ]
+
+
+def mean_loads(runs: Sequence[Measured]) -> tuple[TableLoad, ...]:
+    """Every table's share of the work of all tables, in the mean of all runs.
+
+    Shares are multiples of a twentieth of a table's mean, so that noise does not tell alike tables
+    apart: such ones change places freely when shards are assigned.
+    """
+    work = np.array([[table.work for table in run.tables] for run in runs])
+    total = work.sum(axis=1, keepdims=True)
+    work = np.where(total > 0, work / np.where(total > 0, total, 1.0), 1 / max(work.shape[1], 1))
+    shares = np.maximum(np.round(work.mean(axis=0) * work.shape[1] * 20), 1.0) / 20
+    return tuple(
+        table.model_copy(update={"work": float(share)})
+        for table, share in zip(runs[0].tables, shares, strict=True)
     )
 
 
@@ -99,18 +132,17 @@ def _fit_pool(
     message, message_byte = _message_cost(several)
     return PoolTiming(
         pool=pool.name,
-        batch_seconds=first.unattributed_seconds,
+        batch_seconds=float(np.mean([run.unattributed_seconds for run in runs])),
         reduce_seconds_per_byte=per_byte,
         reduce_latency_seconds=latency,
         message_seconds_per_byte=message_byte,
         message_seconds=message,
         new_row_seconds=float(np.median([run.new_row_seconds for run in runs])),
         read_key_seconds=_read_key_seconds(first),
-        peer_wait_seconds=_peer_wait(several),
         overlap=0.0 if pool.device == "cpu" else 1.0,  # a CPU rank packs and sends by itself
         full_node_ranks=full_node_ranks,
         alone=_relief(alone, first),
-        compute_factors=_factors(runs, timings),
+        stretch=first.stretch,
     )
 
 
@@ -150,51 +182,27 @@ def _message_cost(runs: Sequence[Measured]) -> tuple[float, float]:
     return 0.0, float(np.median(seconds / np.maximum(sizes, 1.0))) if runs else 0.0
 
 
-def _peer_wait(runs: Sequence[Measured]) -> float:
-    """Of an exchange within a stage what the link does not explain, so that it is (k − 1)/k of it.
-
-    A message waits until its receiver has the processor: where that is taken away at times, for
-    much longer than the link's latency.
-    """
-    if not runs:
-        return 0.0
-    k = np.array([run.num_ranks for run in runs], dtype=float)
-    waited = [run.peer_wait_seconds - _exchange_seconds(run) for run in runs]
-    return least_squares([(k - 1) / k], np.maximum(waited, 0.0))[0]
-
-
-def _exchange_seconds(run: Measured) -> float:
-    """What the link needs for the gradients of rows, which are waited for: half of what is sent."""
-    return 0.0 if run.link is None else run.bytes_sent / 2 / run.link.bytes_per_second
-
-
-def _factors(runs: Sequence[Measured], timings: Sequence[Timing]) -> dict[int, float]:
-    """Computing at each number of ranks that was measured, relative to the fit of all layers."""
-    factors = {}
-    for run in runs:
-        k = run.num_ranks
-        fitted = sum(
-            t.compute_seconds * (1 - t.compute_parallel + t.compute_parallel / k) for t in timings
-        )
-        factors[k] = run.computing_seconds / max(fitted, 1e-12)
-    return factors
-
-
 def with_links(profile: Profile, found: Sequence[MeasuredLinks]) -> Profile:
     """The profile with the links between pools, and what their ends paid."""
     pools = []
     for pool in profile.pools:
-        mine = {
-            name: [costs[pool.pool] for costs in kinds if pool.pool in costs]
-            for name, kinds in (
-                ("cut_seconds_per_byte", [part.cut_seconds_per_byte for part in found]),
-                ("tables_batch_seconds", [part.tables_batch_seconds for part in found]),
-            )
-        }
-        known = {name: float(np.mean(values)) for name, values in mine.items() if values}
+        known = {}
+        for name in ("cut_seconds_per_byte", "tables_batch_seconds"):
+            values = [
+                getattr(part, name)[pool.pool] * _busy(pool, part)
+                for part in found
+                if pool.pool in getattr(part, name)
+            ]
+            if values:
+                known[name] = float(np.mean(values))
         pools.append(pool.model_copy(update=known))
     links = (*profile.links, *(link for part in found for link in part.links))
     return profile.model_copy(update={"pools": tuple(pools), "links": links})
+
+
+def _busy(pool: PoolTiming, part: MeasuredLinks) -> float:
+    """As `Measured.as_if_busy`: one end of a link may wait for the other."""
+    return max(1.0, pool.stretch / part.stretch.get(pool.pool, pool.stretch))
 
 
 def _relief(alone: Measured | None, full: Measured) -> float:

@@ -12,6 +12,8 @@ from heterps_hpc.phases import Phase
 from heterps_hpc.profile import LayerInfo, TableLoad, TensorInfo
 from heterps_hpc.validation import Value
 
+HANDLING = (Phase.SEND, Phase.TRANSFER, Phase.ASSEMBLE)
+WAITING = (Phase.WAIT_INPUTS, Phase.WAIT_GRADIENTS)
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -50,6 +52,7 @@ class Measured(Value):
     creating_seconds: Seconds = 0.0  # of the rows that a batch created: no part of layer_seconds
     bytes_sent: Annotated[float, Field(ge=0)] = 0.0  # by a rank to others, per batch
     messages_sent: Annotated[float, Field(ge=0)] = 0.0
+    stretch: Annotated[float, Field(ge=1)] = 1.0  # seconds that passed per second of processor time
     link: LinkTime | None = None
 
     @property
@@ -59,22 +62,50 @@ class Measured(Value):
 
     @property
     def reduce_seconds(self) -> float:
-        """Summing gradients: of the rank that came last, which waits for no other."""
-        return self.least_phase_seconds.get(Phase.REDUCE, 0.0)
+        """Summing gradients: of the rank that came last, which waits for no other.
+
+        Rows' gradients are on the same links meanwhile, and a rank waits for whichever of both it
+        asks for first: so their part is taken off the waits for both together.
+        """
+        waited = (self.least_phase_seconds.get(name, 0.0) for name in (Phase.REDUCE, *WAITING))
+        return max(0.0, sum(waited) - self.exchange_seconds)
+
+    @property
+    def exchange_seconds(self) -> float:
+        """What the link needs for the gradients of rows: half of what is sent."""
+        return 0.0 if self.link is None else self.bytes_sent / 2 / self.link.bytes_per_second
 
     @property
     def handling_seconds(self) -> float:
         """Processor time of messages."""
         return handling_seconds(self.phase_seconds)
 
-    @property
-    def peer_wait_seconds(self) -> float:
-        """Waiting for other ranks besides the sum itself, wherever a rank happened to wait."""
-        if self.device != "cpu":  # there it is the very time in which layers compute
-            return 0.0
-        waits = (Phase.WAIT_INPUTS, Phase.WAIT_GRADIENTS, Phase.REDUCE)
-        waited = sum(self.phase_seconds.get(name, 0.0) for name in waits)
-        return max(0.0, waited - self.reduce_seconds)
+    def as_if_busy(self, stretch: float) -> Measured:
+        """The times of a rank that never waits, if such a one takes `stretch`.
+
+        Where the processor is taken away by a CPU quota, a rank that waits uses less of it than its
+        quota and computes at full speed in between, which one that is always busy cannot.
+        """
+        waits = {name: self.phase_seconds.get(name, 0.0) for name in WAITING}
+        waited, worked = sum(waits.values()), self.computing_seconds + self.handling_seconds
+        # it used no more than its quota in the step as it was, so work fits into the step
+        more = min(stretch / self.stretch, 1 + waited / max(worked, 1e-12))
+        if more <= 1 or self.device != "cpu":
+            return self
+        layers = {name: more * seconds for name, seconds in self.layer_seconds.items()}
+        handling = {name: more * self.phase_seconds.get(name, 0.0) for name in HANDLING}
+        left = max(0.0, 1 - (more - 1) * worked / waited)
+        waits = {name: left * seconds for name, seconds in waits.items()}
+        phases = {str(name): seconds for name, seconds in (handling | waits).items()}
+        return self.model_copy(
+            update={"layer_seconds": layers, "phase_seconds": self.phase_seconds | phases}
+        )
+
+    def with_computing(self, seconds: float) -> Measured:
+        """The same with all layers scaled, so that they take so long together."""
+        more = seconds / max(self.computing_seconds, 1e-12)
+        layers = {name: more * own for name, own in self.layer_seconds.items()}
+        return self.model_copy(update={"layer_seconds": layers})
 
     @property
     def unattributed_seconds(self) -> float:
@@ -85,9 +116,9 @@ class Measured(Value):
         """
         elsewhere = [Phase.READ]
         if self.num_ranks > 1:
-            elsewhere += [Phase.REDUCE, Phase.SEND, Phase.ASSEMBLE]
+            elsewhere += [Phase.REDUCE, *HANDLING]
             if self.device == "cpu":  # on a device it is the very time in which layers compute
-                elsewhere += [Phase.WAIT_INPUTS, Phase.WAIT_GRADIENTS]
+                elsewhere += WAITING
         named = self.computing_seconds + self.creating_seconds
         named += sum(self.phase_seconds.get(name, 0.0) for name in elsewhere)
         return max(0.0, self.step_seconds - named)
@@ -100,11 +131,12 @@ class MeasuredLinks(Value):
     links: tuple[Link, ...]
     cut_seconds_per_byte: dict[str, Seconds] = Field(default_factory=dict)  # by pool
     tables_batch_seconds: dict[str, Seconds] = Field(default_factory=dict)  # by pool that had them
+    stretch: dict[str, Seconds] = Field(default_factory=dict)  # by pool
 
 
 def handling_seconds(phase_seconds: Mapping[Phase, float] | Mapping[str, float]) -> float:
-    """Processor time of messages: packing and sending, and joining as many that came."""
-    return sum(phase_seconds.get(name, 0.0) for name in (Phase.SEND, Phase.ASSEMBLE))
+    """Processor time of messages: packing, moving and joining as many as were sent."""
+    return sum(phase_seconds.get(name, 0.0) for name in HANDLING)
 
 
 class Tried(Value):

@@ -186,7 +186,6 @@ def _moved(profile: Profile, pools: set[str], factor: float) -> Profile:
             "message_seconds_per_byte",
             "cut_seconds_per_byte",
             "message_seconds",
-            "peer_wait_seconds",
         )
         known = {name: getattr(timing, name) for name in terms}
         scaled = {name: value * factor for name, value in known.items() if value is not None}

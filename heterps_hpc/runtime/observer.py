@@ -10,6 +10,8 @@ import torch
 class Observer:
     """Sees what happens on one rank; every method does nothing unless it is overridden."""
 
+    loads_ahead = True  # the next window of data, with the batches of the one before
+
     def step_begins(self, step: int) -> None:
         """A batch is next."""
 
@@ -35,5 +37,9 @@ class Observer:
     def update_ends(self) -> None:
         """The optimizer's step is done."""
 
-    def table_worked(self, table: str, seconds: float) -> None:
+    def processor_clock(self) -> float:
+        """Processor seconds of the calling thread, where they are asked for."""
+        return 0.0
+
+    def table_worked(self, table: str, seconds: float, processor_seconds: float) -> None:
         """A pull or a push kept the step waiting for so long; called from several threads."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from heterps_hpc.runtime.device import Device, Mark
 
-_MAX_UNREAD = 4096  # of a run that asks seldom
+_MAX_UNREAD = 4096  # spans; a run may never ask for its seconds
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,23 @@ _NAP_SHARE = 1 / 16
 _MAX_NAP_SECONDS = 5e-4
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    """Look again and again, less often the longer it takes."""
-    started = time.perf_counter()
-    while not done():
-        waited = time.perf_counter() - started
+def wait_until(done: Callable[[], bool]) -> float:
+    """Look again and again, less often the longer it takes.
+
+    Gives the seconds in which looks worked: what they took beyond the quickest of them, which found
+    nothing to do.
+    """
+    started = began = time.perf_counter()
+    looking, quickest, num_looks = 0.0, float("inf"), 0
+    while True:
+        over = done()
+        now = time.perf_counter()
+        looking += now - began
+        quickest = min(quickest, now - began)
+        num_looks += 1
+        if over:
+            return looking - (num_looks - 1) * quickest
+        waited = now - started
         if waited > _SPIN_SECONDS:
             time.sleep(min(max(waited * _NAP_SHARE, _MIN_NAP_SECONDS), _MAX_NAP_SECONDS))
+        began = time.perf_counter()

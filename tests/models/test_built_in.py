@@ -180,6 +180,7 @@ def test_own_models_are_short() -> None:
     [
         (None, "no such file"),
         ("x = (", "cannot be loaded: SyntaxError"),
+        ("raise SystemExit(3)", "cannot be loaded: SystemExit: 3"),
         ("import no_such_module_at_all", "no_such_module_at_all"),
         ("y = 1", "defines no `build"),
         ("def build(p, s):\n    return 3", "returned a int"),

@@ -47,6 +47,16 @@ def test_the_global_generator_and_the_default_dtype_are_left_alone() -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_parameters_that_were_there_before_are_refused() -> None:
+    """No seed decides their first values, and on another node they would be others."""
+    shared = nn.Linear(4, 3)
+    towers = [layer(name, lambda: nn.Sequential(shared, nn.ReLU())) for name in ("user", "item")]
+    make_module(towers[0], 7)
+    for tower in towers:
+        with pytest.raises(UserError, match=f"layer '{tower.name}': .*'0.weight' before.*'user'"):
+            make_module(tower, 7)
+
+
 def test_a_modules_own_initialisation_is_honoured() -> None:
     norm = make_module(layer("norm", lambda: nn.LayerNorm(4)), 7)
     assert torch.equal(norm.weight, torch.ones(4))

@@ -133,9 +133,6 @@ def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
             ct += own
         dt += layers.ODT[i, t] * (1 - layers.beta[i, t] + layers.beta[i, t] / k)
         weights += layers.weight_bytes[i]
-    if pools.factors:
-        ct *= float(np.interp(k, *pools.factors[t]))
-        tables *= float(np.interp(k, *pools.factors[t]))
     own_fixed = pools.fixed_seconds if _in_chain(problem, stage) else pools.tables_fixed_seconds
     ct += own_fixed[t]
     if k < pools.full_node_ranks[t]:
@@ -159,8 +156,6 @@ def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
     handling = 2 * problem.micro_batches * pools.message_seconds[t]
     ct += 2 * problem.micro_batches * pools.cut_message_seconds[t] * crosses
     ct += 2 * handling * (k - 1) * exchanges
-    if exchanges or weights:
-        reduce += pools.peer_wait_seconds[t] * (k - 1) / k
     if (first, last) != (0, problem.num_layers - 1):
         dt += 2 * problem.micro_batches * pools.uplink_latency[t]
     if weights:

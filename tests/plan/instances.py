@@ -106,16 +106,14 @@ def _random_pool_timings(rng: np.random.Generator, pools: list[str]) -> tuple[Po
 
 
 def with_peers(rng: np.random.Generator, profile: Profile) -> Profile:
-    """The profile with what a rank's peers cost it, and factors at some numbers of ranks."""
+    """The profile with what a rank's peers cost it."""
     pools = tuple(
         pool.model_copy(
             update={
                 "message_seconds": float(rng.uniform(0, 1e-4)),
-                "peer_wait_seconds": float(rng.uniform(0, 1e-2)),
                 "cut_seconds_per_byte": None if rng.random() < 0.5 else float(rng.uniform(0, 1e-8)),
                 "tables_batch_seconds": None if rng.random() < 0.5 else float(rng.uniform(0, 1e-3)),
                 "read_key_seconds": float(rng.uniform(0, 1e-6)),
-                "compute_factors": {1: 1.05, 2: float(rng.uniform(0.7, 1.2)), 5: 0.8},
             }
         )
         for pool in profile.pools

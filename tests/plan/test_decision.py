@@ -10,6 +10,7 @@ import pytest
 
 from heterps_hpc.plan import planner, question
 from heterps_hpc.plan.cost_model import StageTable
+from heterps_hpc.plan.exact.solver import Solution
 from heterps_hpc.plan.provision import provision
 from heterps_hpc.plan.schedulers import SCHEDULERS
 from heterps_hpc.plan.search import Budget, Found
@@ -87,6 +88,31 @@ def test_a_cheaper_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _plan("rl")
     assert result.plan.scheduler == "heuristic"
     assert "this plan is heuristic's, cheaper by" in search_lines(result)[0]
+
+
+def test_rl_continues_from_a_plan_that_exact_could_not_prove(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it found by itself stays as it was; the plan is of both, and the line says so."""
+
+    def out_of_time(table: StageTable, **_: Any) -> Solution:
+        found = _expensive(table, Budget())
+        return Solution(found.choices, found.money, found.money / 10, False)
+
+    monkeypatch.setitem(SCHEDULERS, "rl", _expensive)
+    for rule in ("greedy", "heuristic", "cpu-only", "gpu-only"):
+        monkeypatch.setitem(SCHEDULERS, rule, lambda *_: Found(None, math.inf, 0.0, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(question, "solve", out_of_time)
+        result = _plan("rl")
+    assert result.own_plan is not None
+    assert result.plan.scheduler == "rl and exact"
+    assert result.plan.gap_is_bound
+    own, taken = result.own_plan.estimate.money, result.plan.estimate.money
+    assert taken < own * 0.99
+    assert taken == pytest.approx(_plan("exact").plan.estimate.money)
+    line = search_lines(result)[0]
+    assert "of both: exact started from the cheapest, ran out of time, and rl continued" in line
 
 
 def test_a_learned_scheduler_without_a_plan_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:

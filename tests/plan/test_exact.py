@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -93,3 +95,13 @@ def _check_small_questions(seeds: range) -> None:
             assert best.value == pytest.approx(money, rel=1e-8), (seed, slack)
             assert best.choices is not None
             assert estimate(table, best.choices).money == pytest.approx(money, rel=1e-8)
+
+
+def test_time_is_counted_by_the_clock_of_whoever_asks() -> None:
+    """A benchmark counts a core's own seconds, so that a busy machine takes none away."""
+    table = StageTable(random_problem(5, num_layers=8, num_pools=3, max_ranks=12))
+    assert solve(table, seconds=60).proven
+    ticks = itertools.count(0.0)
+    cut_off = solve(table, seconds=2.0, clock=lambda: next(ticks))
+    assert not cut_off.proven
+    assert 1 < next(ticks) < 20

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from heterps_hpc import format as fmt
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Goal
 from heterps_hpc.errors import UserError
@@ -184,7 +185,15 @@ def test_the_outcome_begins_with_what_giving_way_would_save() -> None:
     easier = outcome.easier_plan(result)
     assert easier is not None
     assert easier.estimate.samples_per_second == pytest.approx(28_085, rel=1e-3)
-    times = round(money / easier.estimate.money)
-    assert times > 20
-    assert result.outcome[1].startswith(f"6.4 % below the floor it would cost {times} times less")
+    assert money > 20 * easier.estimate.money
+    prices = f"{fmt.money(easier.estimate.money)} instead of {fmt.money(money)}"
+    expected = f"With a floor 6.4 % lower (28,085 samples/s) it would cost {prices}."
+    assert result.outcome[1] == expected
     assert "cpu-only has no plan that meets the goal" in result.outcome[2]
+
+
+def test_kinds_that_lack_a_plan_for_the_same_reason_share_a_clause() -> None:
+    result = plan(small_cluster(), min_fraction_of_best=0.99)
+    without = {"without_plan": outcome.ONE_KIND, "why_no_plan": {}, "alternatives": ()}
+    last = outcome.outcome_lines(result.model_copy(update=without))[-1]
+    assert last.endswith(": cpu-only and gpu-only have no plan that meets the goal.")

@@ -125,7 +125,7 @@ def test_the_printed_table_is_complete() -> None:
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     show(result, layout_from(result, job, cluster, profile, model), console)
     text = console.export_text()
-    for word in ("binds", "samples/s", "/hour", "/million samples", "optimum", "gap", "frontier"):
+    for word in ("slowest", "samples/s", "/hour", "/million samples", "optimum", "gap", "frontier"):
         assert word in text
     assert money_line(result.plan).startswith("money ")
     for times in result.plan.estimate.stages:  # no figure is cut, however narrow the terminal
@@ -290,6 +290,9 @@ def test_rules_without_a_plan_and_needed_pools_are_listed() -> None:
     for name in result.without_plan:
         assert re.search(rf"– +{name} +no plan that meets the goal", screen.getvalue())
     assert re.search(r"best without gpu +there is no plan", screen.getvalue())
+    undecided = result.model_copy(update={"needed_pools": (), "undecided_pools": ("gpu",)})
+    show(undecided, layout, Console(file=screen, width=100))
+    assert re.search(r"best without gpu +none was found in time", screen.getvalue())
 
 
 def test_baselines_go_by_the_kind_of_a_pool_and_say_which_kind_is_missing() -> None:
@@ -399,7 +402,7 @@ def test_a_plan_can_rest_on_data_sheets_alone(tmp_path: Path) -> None:
     sheets = {"cpu": "cpu_core", "gpu": "v100"}
     pools = [p.model_copy(update={"data_sheet": sheets[p.name]}) for p in (cpu, gpu)]
     cluster, run_dir = Cluster(pools=tuple(pools)), RunDir(tmp_path / "run").create()
-    with pytest.raises(UserError, match="run `heterps measure JOB` first"):
+    with pytest.raises(UserError, match="no such profile; `heterps measure JOB` makes one"):
         plan(job, cluster, run_dir)
     profile = measure(job, cluster, run_dir, LocalLauncher())
     assert profile.estimated_pools == ["cpu", "gpu"]

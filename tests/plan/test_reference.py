@@ -29,11 +29,19 @@ class Page:
         self.copies = 2 if saves else 1
         self.order = [layer.name for layer in profile.layers]
 
-    def link(self, a: str, b: str) -> tuple[float, float]:
+    def known(self, a: str, b: str) -> tuple[float, float] | None:
         for link in (*self.profile.links, *self.cluster.links):
             if set(link.pools) == {a, b}:
                 return link.latency_seconds, 1 / link.bytes_per_second
-        return 30e-6, 1 / 1.25e9
+        return None
+
+    def link(self, a: str, b: str) -> tuple[float, float]:
+        return self.known(a, b) or (30e-6, 1 / 1.25e9)
+
+    def to_other(self, pool: str, other: str) -> float:
+        w, theirs = self.link(pool, other)[1], self.known(other, other)
+        mine = self.known(pool, pool)
+        return mine[1] if mine and theirs and w <= 1.1 * theirs[1] else w
 
     def seconds(self, stage: Stage) -> tuple[float, float, float]:
         """once, spread, and rows: one way of pooled rows over the stage's link."""
@@ -53,8 +61,6 @@ class Page:
             seconds += fixed.read_key_seconds * keys * max(0, 1 - self.profile.window_rows / self.N)
             own = seconds * (1 - t.compute_parallel + t.compute_parallel / k)
             OCT[layer.is_embedding] += own
-        known = sorted(fixed.compute_factors) or [1]
-        factor = np.interp(k, known, [fixed.compute_factors.get(x, 1.0) for x in known])
         DT = sum(
             t.move_seconds * scale * (1 - t.move_parallel + t.move_parallel / k) for t in times
         )
@@ -62,7 +68,7 @@ class Page:
         others = [other.name for other in self.cluster.pools if other.name != pool] or [pool]
         ups = [self.link(pool, other) for other in others]
         up_latency = max(in_latency, min(up[0] for up in ups))
-        w_up = max(w_in, min(up[1] for up in ups))
+        w_up = max(w_in, min(self.to_other(pool, other) for other in others))
         cut_bytes, cut_rows, row_bytes = 0.0, 0.0, 0.0
         for tensor in self.profile.tensors:
             writer = self.order.index(tensor.writer)
@@ -89,14 +95,14 @@ class Page:
         DT += (2 if self.s == 0 else 1) * w_in * row_bytes * (k - 1) / k**2
         weights = sum(layer.weight_bytes_total for layer in self.profile.layers[first : last + 1])
         w_red, red_latency = fixed.reduce_seconds_per_byte, fixed.reduce_latency_seconds
-        reduce = fixed.peer_wait_seconds * (k - 1) / k * (weights > 0 or row_bytes > 0)
+        reduce = 0.0
         if weights:
             reduce += 2 * (w_in if w_red is None else w_red) * weights * (k - 1) / k
             reduce += 2 * (in_latency if red_latency is None else red_latency) * (k - 1)
-        CT = (F + (OCT[True] + OCT[False]) * factor) * relief + messages
+        CT = (F + OCT[True] + OCT[False]) * relief + messages
         DT += reduce
         ET = max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
-        once = (1 - fixed.overlap) * (OCT[True] * factor * relief + reduce)
+        once = (1 - fixed.overlap) * (OCT[True] * relief + reduce)
         return once, ET - once, w_up * cut_rows / k
 
     def plan(self, stages: list[Stage]) -> tuple[float, float]:

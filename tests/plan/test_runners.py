@@ -63,7 +63,7 @@ def test_runners_up_avoid_a_pool_and_are_no_cheaper_than_the_optimum() -> None:
     table = StageTable(problem)
     best = solve(table)
     assert best.choices is not None
-    runners, _ = runners_up(table, best.choices)
+    runners, _, _ = runners_up(table, best.choices)
     assert runners
     assert all(runner.plan.estimate.money >= best.value * (1 - 1e-9) for runner in runners)
     for runner in runners:

@@ -50,3 +50,22 @@ def test_of_real_time() -> None:
     ends_at = time.perf_counter() + 0.02
     waiting.wait_until(lambda: time.perf_counter() > ends_at)
     assert time.perf_counter() > ends_at
+
+
+def test_looks_that_find_nothing_are_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimulatedTime(ends_at=0.1)
+    monkeypatch.setattr(waiting, "time", clock)
+    assert waiting.wait_until(clock.is_over) == pytest.approx(1e-5)  # the one that found it
+
+
+def test_looks_that_move_data_are_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimulatedTime(ends_at=0.1)
+    monkeypatch.setattr(waiting, "time", clock)
+
+    def receive() -> bool:
+        over = clock.is_over()
+        if clock.looks in (20, 30):
+            clock.now += 0.004  # a part of a message
+        return over
+
+    assert waiting.wait_until(receive) == pytest.approx(0.008, rel=0.01)

@@ -4,12 +4,13 @@ question, on an option, on a partial plan."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heterps_hpc.plan.cost_model import ROUNDING, Choice, PlanCost, StageTable
 from heterps_hpc.plan.exact.graph import StageOptions, Ways, least_ways, shortest_path
+from heterps_hpc.plan.exact.interval import Interval
 from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
 
@@ -49,8 +50,7 @@ class Bounds:
     """Least weights of paths before and after each position, for one interval of C."""
 
     problem: Problem
-    low: float
-    high: float
+    interval: Interval
     price: float  # λ: seconds per $/hour
     limit: Ints  # ranks of each pool that $/hour of the interval can pay
     multiplier: Floats  # μ: seconds per rank of each pool, for limits that stages share
@@ -61,6 +61,24 @@ class Bounds:
     longest: float
     with_money: bool
     paths: tuple[list[int], ...]  # shortest paths within the limits, met on the way: plans to try
+
+    @property
+    def low(self) -> float:
+        """The least C of the interval."""
+        return self.interval.low
+
+    @property
+    def high(self) -> float:
+        """Its largest C."""
+        return self.interval.high
+
+    @property
+    def slowest(self) -> tuple[float, float]:
+        """Within what the slowest stage of the interval's plans is, closer than was known."""
+        m, (least, largest) = self.problem.micro_batches, self.interval.slowest
+        if m > 1:
+            largest = min(largest, (m * self.longest - self.parts[0].whole) / (m - 1))
+        return max(least, self.parts[1].whole), largest
 
     @property
     def root(self) -> float:
@@ -130,6 +148,8 @@ class Bounds:
         bounds on T do not depend on x, so theirs grows. The largest of them is least at an end of
         the interval or where two meet.
         """
+        slowest = np.maximum(totals.parts.chain_max, self.interval.slowest[0])
+        totals = replace(totals, parts=totals.parts._replace(chain_max=slowest))
         pipeline, parts = self.problem.pipeline, totals.parts
         with np.errstate(invalid="ignore"):  # infinite where no path is left; dropped below
             chain = pipeline.chain_seconds(parts.chain_sum, parts.chain_max)
@@ -166,12 +186,12 @@ class Bounds:
 
 
 def make_bounds(
-    problem: Problem, options: StageOptions, incumbent: Incumbent, low: float, high: float
+    problem: Problem, options: StageOptions, incumbent: Incumbent, interval: Interval
 ) -> Bounds | None:
-    """Bounds for plans of low ≤ C ≤ high that beat the incumbent; None if there are none."""
+    """Bounds for plans of an interval that beat the incumbent; None if there are none."""
     if not len(options):
         return None
-    m = problem.micro_batches
+    m, low, high = problem.micro_batches, interval.low, interval.high
     longest = problem.longest_batch
     price = 0.0
     if incumbent.with_money:
@@ -181,6 +201,7 @@ def make_bounds(
         longest = min(longest, incumbent.value)
     limit = affordable(problem, high) if incumbent.with_money else problem.pools.limit
     meets = (longest * (1 + ROUNDING) >= options.alone) & (options.ranks <= limit[options.pool])
+    meets &= options.parts.chain_max <= interval.slowest[1] * (1 + ROUNDING)
 
     def ways(weight: Floats, bottleneck: bool = False) -> Ways:
         return least_ways(options, np.where(meets, weight, np.inf), bottleneck=bottleneck)
@@ -190,14 +211,14 @@ def make_bounds(
     if not math.isfinite(chain_max.whole):
         return None
     to_beat = incumbent.value / low if incumbent.with_money else incumbent.value
-    budget = problem.pipeline.chain_budget(np.array(to_beat), np.array(chain_max.whole))
+    slowest = max(chain_max.whole, interval.slowest[0])
+    budget = problem.pipeline.chain_budget(np.array(to_beat), np.array(slowest))
     target = price * low + float(budget)
     weight = np.where(meets, options.parts.chain_sum + price * options.per_hour, np.inf)
     multiplier, paths = _limit_multipliers(limit, options, weight, target)
     bounds = Bounds(
         problem=problem,
-        low=low,
-        high=high,
+        interval=interval,
         price=price,
         limit=limit,
         multiplier=multiplier,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.exact.bounds import Bounds, Incumbent, make_bounds
+from heterps_hpc.plan.exact.deadline import Deadline
 from heterps_hpc.plan.exact.graph import SPLIT, StageOptions, split_blocks, take
+from heterps_hpc.plan.exact.interval import Interval
 from heterps_hpc.plan.exact.labels import SearchEnd, promising, search_labels
 from heterps_hpc.plan.exact.milp import MAX_OPTIONS, TOLERANCE, MilpAnswer, best_of_interval
 
@@ -27,17 +28,16 @@ def focus(
     table: StageTable,
     options: StageOptions,
     incumbent: Incumbent,
-    low: float,
-    high: float,
+    interval: Interval,
     max_options: float,
 ) -> Focus | None:
-    """Options and bounds of plans of low ≤ C ≤ high that beat the incumbent; None: there are none.
+    """Options and bounds of an interval's plans that beat the incumbent; None: there are none.
 
     Blocks of rank counts that may matter are split, and all that cannot is dropped, until each
     option that matters is one number of ranks, or there would be too many.
     """
     has_blocks = False
-    bounds = make_bounds(table.problem, options, incumbent, low, high)
+    bounds = make_bounds(table.problem, options, incumbent, interval)
     while bounds is not None and options.is_block.any():
         picked = promising(options, bounds, incumbent)
         num_blocks = int(options.is_block[picked].sum())
@@ -45,7 +45,7 @@ def focus(
         if not has_blocks or len(picked) + SPLIT * num_blocks > max_options:
             break
         options = split_blocks(table, options, picked)
-        bounds = make_bounds(table.problem, options, incumbent, low, high)
+        bounds = make_bounds(table.problem, options, incumbent, interval)
         has_blocks = False
     return None if bounds is None else Focus(table, options, bounds, has_blocks)
 
@@ -66,7 +66,7 @@ def offer_paths(inside: Focus, incumbent: Incumbent) -> bool:
 
 
 def by_labels(
-    inside: Focus, incumbent: Incumbent, deadline: float, effort: float, coupled: float
+    inside: Focus, incumbent: Incumbent, deadline: Deadline, effort: float, coupled: float
 ) -> SearchEnd:
     """Search an interval by labels, if it has come down to single rank counts."""
     if inside.has_blocks:
@@ -80,7 +80,7 @@ def by_milp(
     inside: Focus,
     trial: Incumbent,
     incumbent: Incumbent,
-    deadline: float,
+    deadline: Deadline,
     gap: float = TOLERANCE / 10,
 ) -> MilpAnswer | None:
     """Hand an interval that labels cannot finish to HiGHS; None if it is too big for that."""
@@ -88,7 +88,7 @@ def by_milp(
     picked = promising(options, inside.bounds, trial)
     if len(picked) > MAX_OPTIONS:
         return None
-    answer = best_of_interval(options, picked, inside.bounds, deadline - time.monotonic(), gap)
+    answer = best_of_interval(options, picked, inside.bounds, deadline.left, gap)
     if answer.path:
         offer_path(options, answer.path, incumbent)
     return answer

@@ -12,7 +12,6 @@ node), because every such pool makes labels harder to compare.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable
 from heterps_hpc.plan.exact.bounds import Bounds, Incumbent, Totals
+from heterps_hpc.plan.exact.deadline import Deadline
 from heterps_hpc.plan.exact.graph import StageOptions
 from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Bools, Floats, Ints, Problem
@@ -62,7 +62,7 @@ def search_labels(
     options: StageOptions,
     bounds: Bounds,
     incumbent: Incumbent,
-    deadline: float,
+    deadline: Deadline,
     max_products: float,
     max_coupled: float = float("inf"),
 ) -> SearchEnd:
@@ -94,7 +94,7 @@ class _Search:
     bounds: Bounds
     incumbent: Incumbent
     watched: list[int]
-    deadline: float
+    deadline: Deadline
     max_products: float
 
     def run(self) -> set[int] | SearchEnd:
@@ -142,7 +142,7 @@ class _Search:
             return True
         rows = max(1, CHUNK // len(here))
         for first in range(0, len(pool), rows):
-            if time.monotonic() > self.deadline:
+            if self.deadline.over:
                 return False
             block = np.arange(first, min(first + rows, len(pool)))
             label, pick = np.repeat(block, len(here)), np.tile(here, len(block))
@@ -208,7 +208,7 @@ def _settle(
     labels: _Labels,
     watched: list[int],
     with_money: bool,
-    deadline: float,
+    deadline: Deadline,
     *,
     final: bool,
 ) -> bool:
@@ -230,7 +230,7 @@ def _settle(
         criteria = np.concatenate([seen, used], axis=1)
         kept = []
         for members in (np.flatnonzero(pool == p) for p in np.unique(pool)):
-            if time.monotonic() > deadline:
+            if deadline.over:
                 return False
             kept.append(members[_undominated(criteria[members])])
         keep = np.concatenate(kept)

@@ -111,6 +111,8 @@ def best_of_interval(
     upper[:num] = 1.0
     upper[T] = bounds.longest * by_time * (1 + 1e-9)
     lower = np.zeros(num_columns)
+    least, largest = bounds.interval.slowest
+    lower[M], upper[M] = least * by_time * (1 - 1e-9), largest * by_time * (1 + 1e-9)
     if bounds.with_money:
         lower[C], upper[C] = bounds.low * by_money * (1 - 1e-9), SCALE * (1 + 1e-9)
     whole = np.ones(num_columns)

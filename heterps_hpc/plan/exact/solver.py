@@ -8,6 +8,9 @@ seconds + λ·$/hour is a lower bound on every plan of the interval (Z: the best
 Intervals whose bound reaches Z are done; the others are searched by labels (labels.py), after
 options that cannot be part of a better plan have been struck out, and halved if that is too much.
 
+T has a sum and a maximum over the stages of the chain, whose bounds come from different paths. So
+where bounds stay far from Z, intervals are also cut by the slowest stage (cutting.py).
+
 Limits shared by stages of one pool, and nodes billed whole, enter only where a plan would break
 them (labels.py). Where they couple so many stages that labels multiply, the interval goes to HiGHS
 (milp.py). Out of time, the least bound of the open intervals is a proven bound.
@@ -19,7 +22,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,12 +30,20 @@ import numpy as np
 
 from heterps_hpc.plan.cost_model import ROUNDING, Choice, StageTable, money_of
 from heterps_hpc.plan.exact.bounds import RELATIVE_TOLERANCE, Incumbent, make_bounds
+from heterps_hpc.plan.exact.cutting import (
+    CHORD,
+    Open,
+    band_to_cut,
+    bound_intervals,
+    say_what_is_open,
+    split_point,
+)
+from heterps_hpc.plan.exact.deadline import Deadline
+from heterps_hpc.plan.exact.first_plans import first_plans, local_plan
 from heterps_hpc.plan.exact.focus import (
-    Focus,
     by_labels,
     by_milp,
     focus,
-    offer_path,
     offer_paths,
     what_is_left,
 )
@@ -41,12 +52,12 @@ from heterps_hpc.plan.exact.graph import (
     StageOptions,
     least_ways,
     make_options,
-    shortest_path,
 )
+from heterps_hpc.plan.exact.interval import Interval
 from heterps_hpc.plan.exact.labels import SearchEnd
-from heterps_hpc.plan.exact.milp import TOLERANCE, MilpAnswer
+from heterps_hpc.plan.exact.milp import TOLERANCE
 from heterps_hpc.plan.pipeline import PlanParts
-from heterps_hpc.plan.problem import Floats, Problem
+from heterps_hpc.plan.problem import Problem
 
 Objective = Literal["money", "seconds"]
 NARROW = 1.0005  # an interval of C is not halved any more once xu/xl is below this
@@ -54,14 +65,10 @@ CLOSE = 1.002  # bisection ends, and the full search begins, once bounds are thi
 ROUGHLY = 0.3  # how close to the fastest HiGHS must come where any plan will do
 WIDE = 2.0  # HiGHS gets intervals of C up to this xu/xl: on wider ones the chord says little
 FEW_PRODUCTS = 200_000  # label × option products worth trying before an interval is halved
-CHORD = 1.1  # up to this xu/xl a chord is off by no more than a block of rank counts
+FAR = 0.98  # share of the best plan that a bound must reach for a proof to be near
 FEW_SPLIT = 3_000  # on wider intervals, where splitting blocks hardly helps
 MAX_SPLIT = 60_000  # options that blocks of rank counts are split into before an interval is halved
 FEW_COUPLED = 10_000  # and where stages share limits, before HiGHS takes over
-
-
-# bound, least and largest C, a number to order equals, the options that are left
-_Interval = tuple[float, float, float, int, StageOptions]
 
 
 @dataclass(frozen=True)
@@ -82,22 +89,24 @@ def solve(
     seconds: float = math.inf,
     start: tuple[Choice, ...] | None = None,
     max_intervals: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Solution:
     """The best plan over all placements, or over the rank counts of the given stages.
 
     `max_intervals` bounds the effort whatever the machine's speed, so that a search that calls
-    this stays repeatable.
+    this stays repeatable. `seconds` are those of `clock`; HiGHS only knows the wall's.
     """
-    deadline = time.monotonic() + seconds
+    deadline = Deadline.after(seconds, clock)
     options = make_options(table, runs)
     incumbent = Incumbent(table, objective == "money")
     if start is not None:
         incumbent.offer(start)
     if incumbent.choices is None or runs is None:
-        _first_plans(table, options, incumbent)
+        first_plans(table, options, incumbent)
     if objective == "seconds" or incumbent.choices is None:
         fastest = incumbent if objective == "seconds" else Incumbent(table, False)
-        bound = _fastest(table, options, fastest, deadline, any_plan=objective == "money")
+        any_plan, free = objective == "money", runs is None
+        bound = _fastest(table, options, fastest, deadline, any_plan=any_plan, free=free)
         if objective == "seconds":
             return _solution(fastest, bound)
         if fastest.choices is None:  # no plan at all, or none found in time
@@ -105,15 +114,16 @@ def solve(
                 None, math.inf, 0.0 if bound < math.inf else math.inf, bound == math.inf
             )
         incumbent.offer(fastest.choices)
-    return _solution(incumbent, _cheapest(table, options, incumbent, deadline, max_intervals))
+    effort = max_intervals, runs is None
+    return _solution(incumbent, _cheapest(table, options, incumbent, deadline, *effort))
 
 
 def find_any(table: StageTable, seconds: float = math.inf) -> tuple[Choice, ...] | None:
     """Any plan that is valid; None if there is none, or none was found in time."""
     options, incumbent = make_options(table), Incumbent(table, False)
-    _first_plans(table, options, incumbent)
+    first_plans(table, options, incumbent)
     if incumbent.choices is None:
-        _fastest(table, options, incumbent, time.monotonic() + seconds, any_plan=True)
+        _fastest(table, options, incumbent, Deadline.after(seconds), any_plan=True, free=True)
     return incumbent.choices
 
 
@@ -127,49 +137,17 @@ def _solution(incumbent: Incumbent, bound: float) -> Solution:
     return Solution(incumbent.choices, value, value if proven else bound * scale, proven)
 
 
-def _first_plans(table: StageTable, options: StageOptions, incumbent: Incumbent) -> None:
-    """Good plans to start from: shortest paths for many prices of money, few ranks per stage."""
-    if not len(options):
-        return
-    limit = table.problem.pools.limit[options.pool]
-    scale = float(np.median(options.ET) / np.median(options.per_hour))
-    fastest = float(np.quantile(options.alone, 0.001))
-    caps = [math.inf]  # where the slowest stage counts, try to do without slow ones
-    if table.problem.micro_batches > 1:
-        caps += list(np.geomspace(fastest, float(options.alone.max()), 10)[:-1])
-    for share in (1, 2, 4):  # a share of each pool per stage, so that several stages fit
-        modest = options.ranks <= np.maximum(1, limit // share)
-        tries = [(math.inf, price) for price in (0.0, *np.geomspace(1e-3, 1e3, 13))]
-        if not incumbent.with_money or incumbent.choices is None:
-            tries += [(cap, 0.0) for cap in caps]
-        for seconds, (cap, price) in itertools.product(_seconds_to_save(table, options), tries):
-            weight = seconds + price * scale * options.per_hour
-            weight = np.where(modest & (cap >= options.alone), weight, np.inf)
-            path = shortest_path(options, weight, least_ways(options, weight))
-            if path:
-                offer_path(options, path, incumbent)
-
-
-def _seconds_to_save(table: StageTable, options: StageOptions) -> list[Floats]:
-    """What each option adds to T: to the chain, and where the loop may bind, to that too."""
-    problem = table.problem
-    if problem.staleness > 0 and not problem.floor:
-        return [options.parts.chain_sum]
-    m, lag = problem.micro_batches, problem.staleness + 1
-    parts = options.parts
-    loop = (m * parts.tables_max + 2 * parts.rows_max) / lag
-    return [parts.chain_sum, parts.chain_sum + loop]
-
-
 def _fastest(
     table: StageTable,
     options: StageOptions,
     incumbent: Incumbent,
-    deadline: float,
+    deadline: Deadline,
     *,
-    any_plan: bool = False,
+    any_plan: bool,
+    free: bool,
 ) -> float:
-    """Search for the least seconds per batch, or for any plan at all; returns a bound.
+    """Search for the least seconds per batch, or for any plan at all; returns a bound. `free`:
+    any stages will do, so small changes of a plan may be tried.
 
     Bisection: "is there a plan faster than the target?" is the easier to answer the lower the
     target, because fewer stages can be part of such a plan.
@@ -179,7 +157,7 @@ def _fastest(
         _descend(table, options, incumbent, deadline)
     while True:
         high = incumbent.value
-        bounds = make_bounds(table.problem, options, incumbent, 0.0, math.inf)
+        bounds = make_bounds(table.problem, options, incumbent, Interval())
         if bounds is None or (any_plan and incumbent.choices is not None):
             return high
         low = max(low, bounds.root)
@@ -188,7 +166,7 @@ def _fastest(
         last = math.isinf(high) or high <= low * CLOSE
         target = high if last else low ** (1 - share) * high**share
         trial = Incumbent(table, False, target)
-        inside = focus(table, options, trial, 0.0, math.inf, effort / FEW_PRODUCTS * MAX_SPLIT)
+        inside = focus(table, options, trial, Interval(), effort / FEW_PRODUCTS * MAX_SPLIT)
         if inside is not None and offer_paths(inside, incumbent):
             continue
         end = SearchEnd.DONE
@@ -201,7 +179,10 @@ def _fastest(
             if last:
                 return high
             low, share = trial.value, 0.5
-        if end is SearchEnd.TOO_MANY and inside is not None:
+        if end is SearchEnd.TOO_MANY and free and incumbent.choices is None:
+            free = False  # once
+            local_plan(table, incumbent, deadline)
+        elif end is SearchEnd.TOO_MANY and inside is not None:
             gap = ROUGHLY if any_plan else TOLERANCE / 10
             answer = by_milp(inside, trial, incumbent, deadline, gap)
             if answer is not None and math.isfinite(answer.bound):
@@ -215,18 +196,18 @@ def _fastest(
             else:  # too big for both: ask for less
                 share = max(share / 2, 1 / 64)
             effort *= 2
-        if end is SearchEnd.OUT_OF_TIME or time.monotonic() > deadline:
+        if end is SearchEnd.OUT_OF_TIME or deadline.over:
             return low
 
 
 def _descend(
-    table: StageTable, options: StageOptions, incumbent: Incumbent, deadline: float
+    table: StageTable, options: StageOptions, incumbent: Incumbent, deadline: Deadline
 ) -> None:
     """Faster plans in quick steps: shortest paths of stages a little faster than the best plan."""
     step = 0.9
-    while incumbent.choices is not None and step < 0.99 and time.monotonic() < deadline:
+    while incumbent.choices is not None and step < 0.99 and not deadline.over:
         trial = Incumbent(table, False, incumbent.value * step)
-        inside = focus(table, options, trial, 0.0, math.inf, 0)
+        inside = focus(table, options, trial, Interval(), 0)
         if inside is None or not offer_paths(inside, incumbent):
             step = (1 + step) / 2
 
@@ -235,32 +216,37 @@ def _cheapest(
     table: StageTable,
     options: StageOptions,
     incumbent: Incumbent,
-    deadline: float,
+    deadline: Deadline,
     max_intervals: float,
+    free: bool,
 ) -> float:
-    """Search for the least money; returns a bound on T · C."""
+    """Search for the least money; returns a bound on T · C. `free`: any stages will do."""
     least_c = least_ways(options, options.per_hour).whole
     least_t = _least_seconds(table.problem, options)
     max_c = incumbent.value / least_t * (1 + 1e-9)
     repeatable = max_intervals < math.inf  # then no programme that time may cut off
-    first: _Interval = (0.0, least_c * (1 - ROUNDING), max_c, 0, options)
-    open_: list[_Interval] = [first]
+    whole = Interval(least_c * (1 - ROUNDING), max_c)
+    open_: list[Open] = [(0.0, 0, whole, options)]
     number = itertools.count(1)  # so that options are never compared
     if not repeatable:
-        open_ = _bounded_intervals(table, first, incumbent, deadline)
-        number = itertools.count(len(open_))
+        bound_intervals(table, open_, incumbent, deadline, number)
+        if free and open_ and open_[0][0] < incumbent.value * FAR:
+            local_plan(table, incumbent, deadline)
+            bound_intervals(table, open_, incumbent, deadline, number, by_slowest=True)
+            say_what_is_open(open_, incumbent.value, deadline)
     while open_:
-        bound, low, high, _, options = heapq.heappop(open_)
+        bound, _, interval, options = heapq.heappop(open_)
         if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
             continue
         max_intervals -= 1
-        if time.monotonic() > deadline or max_intervals < 0:
+        if deadline.over or max_intervals < 0:
             return min([bound, *(entry[0] for entry in open_)])
+        low, high = interval.low, interval.high
         narrow = high <= low * NARROW
         to_the_end = narrow and not repeatable
         max_options: float = MAX_SPLIT if high <= low * CHORD else FEW_SPLIT
         max_options = math.inf if to_the_end else max_options
-        inside = focus(table, options, incumbent, low, high, max_options)
+        inside = focus(table, options, incumbent, interval, max_options)
         if inside is None:
             continue
         offer_paths(inside, incumbent)
@@ -271,57 +257,25 @@ def _cheapest(
         if end is SearchEnd.OUT_OF_TIME or (narrow and end is SearchEnd.TOO_MANY):
             return min([bound, *(entry[0] for entry in open_)])
         if end is SearchEnd.TOO_MANY:
-            middle = math.sqrt(low * high)
-            if not repeatable and high <= low * WIDE:
-                left = deadline - time.monotonic()
-                until = min(deadline, time.monotonic() + max(1.0, left / 4))
-                answer = by_milp(inside, incumbent, incumbent, until)
+            halves, band = interval.cut_by_money(), band_to_cut(inside, interval)
+            if not repeatable and band is not None:
+                halves = interval.cut_by_slowest(band)
+            elif not repeatable and high <= low * WIDE:
+                answer = by_milp(inside, incumbent, incumbent, deadline.within(_turn(deadline)))
                 if answer is not None:
                     bound = max(bound, inside.bounds.of_chord(answer.bound))
                     if bound >= incumbent.value * (1 - TOLERANCE):
                         continue
-                    middle = split_point(inside, answer, low, high)
-            for ends in ((low, middle), (middle, high)):
-                heapq.heappush(open_, (bound, *ends, next(number), what_is_left(inside, incumbent)))
+                    halves = interval.cut_by_money(split_point(inside, answer, low, high))
+            for half in halves:
+                left = what_is_left(inside, incumbent)
+                heapq.heappush(open_, (bound, next(number), half, left))
     return incumbent.value
 
 
-def _bounded_intervals(
-    table: StageTable, first: _Interval, incumbent: Incumbent, deadline: float
-) -> list[_Interval]:
-    """Cut the range of C into intervals with a bound each, before any is searched: should time run
-    out on a hard one, the others' bounds are worth something."""
-    number = itertools.count(1)
-    until = min(deadline, time.monotonic() + (deadline - time.monotonic()) / 4)
-    open_: list[_Interval] = [first]
-    done: list[_Interval] = []
-    while open_ and time.monotonic() < until:
-        bound, low, high, _, options = heapq.heappop(open_)
-        if bound >= incumbent.value * (1 - RELATIVE_TOLERANCE):
-            continue
-        inside = focus(table, options, incumbent, low, high, 0)
-        if inside is None:
-            continue
-        offer_paths(inside, incumbent)
-        bound = max(bound, inside.bounds.root)
-        if high <= low * CHORD:
-            done.append((bound, low, high, next(number), what_is_left(inside, incumbent)))
-            continue
-        middle, left = math.sqrt(low * high), what_is_left(inside, incumbent)
-        for ends in ((low, middle), (middle, high)):
-            heapq.heappush(open_, (bound, *ends, next(number), left))
-    open_ += done
-    heapq.heapify(open_)
-    return open_
-
-
-def split_point(inside: Focus, answer: MilpAnswer, low: float, high: float) -> float:
-    """Where to cut an interval: at the plan that HiGHS found, which then is below no chord."""
-    if answer.path:
-        at = inside.table.evaluate(inside.options.choices(answer.path)).per_hour
-        if low * (1 + TOLERANCE) < at < high * (1 - TOLERANCE):
-            return at
-    return math.sqrt(low * high)
+def _turn(deadline: Deadline) -> float:
+    """Seconds that HiGHS gets for one interval."""
+    return max(1.0, deadline.left / 4)
 
 
 def _least_seconds(problem: Problem, options: StageOptions) -> float:

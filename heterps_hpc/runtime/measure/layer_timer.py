@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import cached_property
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import torch
 
@@ -21,6 +21,7 @@ from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.stopwatch import Stopwatch
 
+COMPUTING = (Phase.PULL, Phase.PUSH, Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
 _UPDATE = "the optimizer's step"  # of all layers at once; no layer has a name with spaces
 
 
@@ -30,6 +31,7 @@ class LayerTimes(Observer):
     def __init__(self, layer_of_table: Mapping[str, str], device: Device) -> None:
         self.stopwatch = Stopwatch(device)
         self._layer_of_table = layer_of_table
+        self._table_seconds: dict[str, float] = {}  # of the step at hand
         self._began: Mark | None = None
         self._last: tuple[str, Mark] | None = None  # the layer whose backward is running
 
@@ -60,9 +62,14 @@ class LayerTimes(Observer):
         assert self._began is not None
         self.stopwatch.stop(_UPDATE, self._began)
 
-    def table_worked(self, table: str, seconds: float) -> None:
+    def processor_clock(self) -> float:
+        """Processor seconds of the calling thread."""
+        return thread_time()
+
+    def table_worked(self, table: str, seconds: float, processor_seconds: float) -> None:
         """The table's layer worked; tables worked on at once may belong to one layer."""
         self.stopwatch.add(self._layer_of_table[table], seconds)
+        self._table_seconds[table] = self._table_seconds.get(table, 0.0) + processor_seconds
 
     def _gradient_of(self, layer: str) -> Callable[[torch.Tensor], None]:
         def arrived(_: torch.Tensor) -> None:
@@ -77,6 +84,8 @@ class LayerTimes(Observer):
 class StepTimes(LayerTimes):
     """Keeps the seconds of every step after the warm-up: its own, by layer and by phase."""
 
+    loads_ahead = False  # into fresh memory, in a short run: windows are timed by themselves
+
     def __init__(
         self,
         layer_of_table: Mapping[str, str],
@@ -88,21 +97,27 @@ class StepTimes(LayerTimes):
         super().__init__(layer_of_table, device)
         self._device = device
         self._timer = timer
+        timer.processor_clock = thread_time
         self._tables = tables or {}
         self._spec = spec
         self._before: dict[Phase, float] = {}
+        self._processor_before: dict[Phase, float] = {}
         self._step_began = 0.0
         self._stopwatches: list[Stopwatch] = []  # one per step, read when all is over
         self.steps: list[float] = []
         self.phases: list[dict[Phase, float]] = []
-        self.rows: list[dict[str, int]] = []  # in the tables of each layer, before and after steps
+        self.processor: list[dict[Phase, float]] = []  # seconds of it that the phases used
+        self.tables: list[dict[str, float]] = []  # and each table
+        self.rows: list[dict[str, int]] = []  # of each table, before and after steps
 
     def step_begins(self, step: int) -> None:
         """Start to count again."""
         if step == self._spec.warmup:
             self.rows.append(self._count_rows())
         self.stopwatch = Stopwatch(self._device)
+        self._table_seconds = {}
         self._before = dict(self._timer.seconds)
+        self._processor_before = dict(self._timer.processor_seconds)
         self._step_began = perf_counter()
 
     def step_ends(self, step: int) -> None:
@@ -111,9 +126,10 @@ class StepTimes(LayerTimes):
             return
         self.steps.append(perf_counter() - self._step_began)
         self._stopwatches.append(self.stopwatch)
+        self.tables.append(self._table_seconds)
         self.stopwatch = Stopwatch(self._device)  # what comes before the next step is nobody's
-        phases = self._timer.seconds.items()
-        self.phases.append({name: s - self._before.get(name, 0.0) for name, s in phases})
+        self.phases.append(_since(self._before, self._timer.seconds))
+        self.processor.append(_since(self._processor_before, self._timer.processor_seconds))
         self.rows.append(self._count_rows())
 
     def wants_stop(self) -> bool:
@@ -149,28 +165,38 @@ class StepTimes(LayerTimes):
         """Seconds of the optimizer in a typical step."""
         return self.mean_layer(_UPDATE)
 
-    def mean_tables(self) -> float:
-        """Seconds of all tables in a typical step."""
-        return sum(self.mean_layer(layer) for layer in set(self._layer_of_table.values()))
+    @property
+    def layers_with_tables(self) -> list[str]:
+        """Layers that look keys up."""
+        return sorted(set(self._layer_of_table.values()))
 
-    def mean_new_rows(self, layer: str) -> float:
-        """Rows that a layer's tables get in a typical step."""
-        grown = [
-            self.rows[i + 1].get(layer, 0) - self.rows[i].get(layer, 0) for i in self.typical()
-        ]
+    def stretch(self) -> float:
+        """Seconds that passed for one of the processor's while the rank computed: more than one
+        where a CPU quota or other work takes the processor away."""
+        passed = sum(self.phases[i].get(name, 0.0) for i in self.typical() for name in COMPUTING)
+        used = sum(self.processor[i].get(name, 0.0) for i in self.typical() for name in COMPUTING)
+        return max(1.0, passed / used) if used > 0 else 1.0
+
+    def mean_table(self, table: str) -> float:
+        """Processor seconds of a table in a typical step."""
+        return _mean([self.tables[i].get(table, 0.0) for i in self.typical()])
+
+    def mean_new_rows(self, table: str) -> float:
+        """Rows that a table gets in a typical step."""
+        grown = [self.rows[i + 1][table] - self.rows[i][table] for i in self.typical()]
         return max(0.0, _mean(grown))
 
     def _count_rows(self) -> dict[str, int]:
-        rows: dict[str, int] = {}
-        for name, table in self._tables.items():
-            layer = self._layer_of_table[name]
-            rows[layer] = rows.get(layer, 0) + len(table)
-        return rows
+        return {name: len(table) for name, table in self._tables.items()}
 
     def mean_phases(self) -> dict[Phase, float]:
         """Seconds of every phase in a typical step."""
         names = sorted({name for step in self.phases for name in step})
         return {n: _mean([self.phases[i].get(n, 0.0) for i in self.typical()]) for n in names}
+
+
+def _since(before: Mapping[Phase, float], now: Mapping[Phase, float]) -> dict[Phase, float]:
+    return {name: seconds - before.get(name, 0.0) for name, seconds in now.items()}
 
 
 def _mean(values: Sequence[float]) -> float:

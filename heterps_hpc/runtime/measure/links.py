@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.phases import Phase
 from heterps_hpc.profiling.measurement import MeasuredLinks, handling_seconds
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight import check_world
@@ -29,24 +28,22 @@ def measure_links(start: Start) -> End:
     times, sent = timed_training(rank)
     pool = rank.world.my_stage.pool
     cost = handling_seconds(times.mean_phases()) / max(2 * sent.num_bytes, 1.0)
-    besides = None if rank.modules is not None else _besides_tables(times)
-    everyone = world.gather((links, pool, cost, besides), root=0)
+    besides = None if rank.modules is not None else _besides_phases(times)
+    everyone = world.gather((links, pool, cost, besides, times.stretch()), root=0)
     if everyone is not None:
         MeasuredLinks(
             links=tuple(link for part, *_ in everyone for link in part),
-            cut_seconds_per_byte={pool: cost for _, pool, cost, _ in everyone},
-            tables_batch_seconds={pool: own for _, pool, _, own in everyone if own is not None},
+            cut_seconds_per_byte={pool: cost for _, pool, cost, *_ in everyone},
+            tables_batch_seconds={pool: own for _, pool, _, own, _ in everyone if own is not None},
+            stretch={pool: stretch for _, pool, *_, stretch in everyone},
         ).save(start.run_dir.measured_links)
     rank.close()
     return End()
 
 
-def _besides_tables(times: StepTimes) -> float:
-    """What a rank of tables alone does in a step besides looking up, messages and waiting."""
-    phases = times.mean_phases()
-    working = phases.get(Phase.PULL, 0.0) + phases.get(Phase.PUSH, 0.0)
-    between = max(0.0, times.mean_step() - sum(phases.values()))
-    return between + max(0.0, working - times.mean_tables())
+def _besides_phases(times: StepTimes) -> float:
+    """What a rank does in a step besides looking up, messages and waiting."""
+    return max(0.0, times.mean_step() - sum(times.mean_phases().values()))
 
 
 if __name__ == "__main__":

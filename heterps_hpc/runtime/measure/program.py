@@ -10,7 +10,7 @@ memory bandwidth and clock rates are shared there. Rank 0 writes measured.json.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,8 @@ from mpi4py import MPI
 
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
+from heterps_hpc.phases import Phase
+from heterps_hpc.profile import TableLoad
 from heterps_hpc.profiling.measurement import LinkTime, Measured
 from heterps_hpc.runtime.health.ping import ping_ends
 from heterps_hpc.runtime.health.preflight import check_world
@@ -86,15 +88,19 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
     layers = {layer.name: times.mean_layer(layer.name) for layer in rank.model.layers}
     window = window_time(rank)
     new_row = new_row_seconds(rank.tables)
-    creating = {name: new_row * times.mean_new_rows(name) for name in layers}
-    creating = {name: min(seconds, layers[name]) for name, seconds in creating.items()}
-    layers = {name: seconds - creating[name] for name, seconds in layers.items()}
     phases = times.mean_phases()
+    _share(layers, times.layers_with_tables, phases, (Phase.PULL, Phase.PUSH))
+    if rank.device.is_host:  # elsewhere phases are the host's seconds, and layers the device's
+        dense = [name for name in layers if name not in times.layers_with_tables]
+        _share(layers, dense, phases, (Phase.FORWARD, Phase.BACKWARD))
+    tables, creating = _table_seconds(rank, times, new_row)
+    for name, seconds in creating.items():
+        layers[name] = max(0.0, layers[name] - seconds)
     names = sorted(phases)
     _share_update(layers, rank, times.mean_update())
     created = (new_row, sum(creating.values()))
     gathered = rank.world.control.allgather(
-        (layers, phases, times.mean_step(), sent, created, window.seconds)
+        (layers, phases, times.mean_step(), sent, created, window.seconds, tables, times.stretch())
     )
     model, shapes, manifest = rank.model, rank.shapes, rank.dataset.manifest
     return Measured(
@@ -107,10 +113,10 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
         model_fingerprint=model.fingerprint(),
         layers=tuple(layer_info(model, shapes, job, manifest)),
         tensors=tuple(tensor_info(model, shapes, job)),
-        tables=tuple(table_loads(model, job, manifest)),
-        layer_seconds={
-            name: float(np.mean([each[0][name] for each in gathered])) for name in layers
-        },
+        tables=_measured_loads(
+            table_loads(model, job, manifest), [each[6] for each in gathered], job.train.batch_size
+        ),
+        layer_seconds=_of_the_group([each[0] for each in gathered], times.layers_with_tables),
         phase_seconds={
             str(name): float(np.mean([each[1].get(name, 0.0) for each in gathered]))
             for name in names
@@ -126,8 +132,65 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
         creating_seconds=float(np.mean([each[4][1] for each in gathered])),
         bytes_sent=float(np.mean([each[3].num_bytes for each in gathered])),
         messages_sent=float(np.mean([each[3].num_messages for each in gathered])),
+        stretch=float(np.mean([each[7] for each in gathered])),
         link=link,
     )
+
+
+def _of_the_group(
+    ranks: Sequence[Mapping[str, float]], embeddings: Collection[str]
+) -> dict[str, float]:
+    """Seconds of layers: of dense ones in the mean of ranks that do the same; of embeddings on the
+    rank whose shards take longest, as the others wait for its rows."""
+    slowest = max(ranks, key=lambda own: sum(own[name] for name in embeddings))
+    return {
+        name: slowest[name] if name in embeddings else float(np.mean([own[name] for own in ranks]))
+        for name in ranks[0]
+    }
+
+
+def _table_seconds(
+    rank: Rank, times: StepTimes, new_row: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Of a typical step: the processor's for every table, without creating rows; and, by the clock,
+    those of creating them, by layer."""
+    layer_of_table = {name: layers[0] for name, layers in rank.model.layers_of_tables().items()}
+    own: dict[str, float] = {}
+    creating: dict[str, float] = {}
+    for name in rank.tables.tables if rank.tables is not None else ():
+        worked = times.mean_table(name)
+        new = min(new_row * times.mean_new_rows(name), worked * times.stretch())
+        own[name] = worked - new / times.stretch()
+        layer = layer_of_table[name]
+        creating[layer] = creating.get(layer, 0.0) + new
+    return own, creating
+
+
+def _measured_loads(
+    loads: Sequence[TableLoad], ranks: Sequence[dict[str, float]], batch_size: int
+) -> tuple[TableLoad, ...]:
+    """The tables with the processor seconds per sample of their shards on all ranks together: a key
+    of a large table takes several times as long as one of a table that fits into the cache."""
+    return tuple(
+        load.model_copy(update={"work": sum(own.get(load.name, 0.0) for own in ranks) / batch_size})
+        for load in loads
+    )
+
+
+def _share(
+    layers: dict[str, float],
+    names: Collection[str],
+    phases: Mapping[Phase, float],
+    theirs: Collection[Phase],
+) -> None:
+    """All of the phases that some layers work in is theirs, in proportion: what lies between them
+    (copies and sums of what tables give and take, a quota's pauses) shrinks with a rank's part of
+    the batch as they do, and is not a rank's whatever its layers."""
+    own = sum(layers[name] for name in names)
+    whole = sum(phases.get(phase, 0.0) for phase in theirs)
+    if 0 < own < whole:
+        for name in names:
+            layers[name] *= whole / own
 
 
 def _share_update(layers: dict[str, float], rank: Rank, seconds: float) -> None:
