@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from heterps_hpc.cluster import DeviceKind
+from heterps_hpc.cluster import Cores, DeviceKind
 from heterps_hpc.errors import UserError
 from heterps_hpc.layout_checks import check_layout, check_tables
 from heterps_hpc.model import Model
@@ -74,7 +74,7 @@ class Component(Value):
     partition: str | None
     first_rank: NotNegative
     num_ranks: Positive
-    cores_per_rank: Positive
+    cores_per_rank: Cores
     ranks_per_node: Positive
     num_nodes: Positive
 
@@ -171,11 +171,16 @@ class Layout(Value):
         """Refuse a layout that was made for another model."""
         placed = [layer for stage in self.stages for layer in stage.layers]
         expected = [layer.name for layer in model.layers]
-        if placed != expected or self.model_fingerprint != model.fingerprint():
+        if self.model_fingerprint != model.fingerprint():
             raise UserError(
                 f"the layout was made for model {self.model!r} ({self.model_fingerprint}, "
                 f"{len(placed)} layers), this job has {model.name!r} ({model.fingerprint()}, "
                 f"{len(expected)} layers); plan again"
+            )
+        if placed != expected:
+            raise UserError(
+                f"layout: its stages have the layers {', '.join(placed)}; they must be those of "
+                f"the model, in order: {', '.join(expected)}; put them back, or plan again"
             )
         check_tables(self, model)
 

@@ -209,6 +209,12 @@ def check_cluster(layout: Layout, cluster: Cluster) -> None:
                 f"layout: {component.num_ranks} ranks on pool {pool.name!r}, whose limit is "
                 f"{pool.rank_limit}; raise the limit in the cluster file, or plan again"
             )
+        cores = component.cores_per_rank * component.ranks_per_node
+        if cores > pool.cores_per_node:
+            raise UserError(
+                f"layout: {cores} cores on each node of pool {pool.name!r}, which have "
+                f"{pool.cores_per_node}; plan again"
+            )
         if component.device != pool.device:
             raise UserError(
                 f"layout: device {component.device} on pool {pool.name!r}, which has "

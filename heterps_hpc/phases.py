@@ -15,6 +15,7 @@ class Phase(StrEnum):
     READ = "read"
     PULL = "pull"
     SEND = "send"
+    TRANSFER = "transfer"  # what MPI moves while a rank waits: it does so only when looked at
     WAIT_INPUTS = "wait inputs"
     ASSEMBLE = "assemble"
     FORWARD = "forward"

@@ -1,20 +1,16 @@
-"""RunDir: the one place that knows every path of a run, and who may write there."""
+"""RunDir: the one place that knows every path of a run."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
-from heterps_hpc.atomic_file import naming
 from heterps_hpc.errors import UserError
 
 MANIFEST_FILE = "manifest.json"  # written last: with it, a folder is a checkpoint
-_SECONDS_FOR_OLD_RANKS = 10.0  # ranks end with their launcher, but not in the same moment
 
 
 class RunDir:
@@ -178,11 +174,13 @@ class RunDir:
         return self.path / "scores.h5"
 
     @property
-    def _lock(self) -> Path:
+    def lock(self) -> Path:
+        """Locked by the `heterps` that uses the directory; see run_lock.py."""
         return self.path / ".lock"
 
     @property
-    def _rank_lock(self) -> Path:
+    def rank_lock(self) -> Path:
+        """Locked by every rank of the run."""
         return self.path / ".ranks.lock"
 
     def create(self, remedy: str = "choose another with --run-dir") -> Self:
@@ -192,7 +190,8 @@ class RunDir:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"{self.path}: cannot be the run directory: {error.strerror}; {remedy}"
+                f"{self.path}: cannot be the run directory: {error.filename}: {error.strerror}; "
+                f"{remedy}"
             ) from None
         if not os.access(self.path, os.W_OK):
             raise UserError(f"{self.path}: no permission to write; {remedy}")
@@ -202,14 +201,15 @@ class RunDir:
         """Refuse, before ranks are started, what would end them one by one with a traceback."""
         inputs = (self.job, self.cluster, self.profile, self.layout, self.schedulers)
         outputs = (self.history, self.metrics, self.summary, self.trace, self.report)
-        private = (self.launcher_log, self._lock, self._rank_lock)
+        private = (self.launcher_log, self.lock, self.rank_lock)
         logs = (self.rank_log(rank) for rank in range(num_ranks))
         manifests = (each / MANIFEST_FILE for each in numbered_folders(self.checkpoints))
         for path in (*inputs, *outputs, *private, *logs, *manifests):
-            if path.is_dir():
+            if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+                what = "a directory" if path.is_dir() else "a pipe or a device"
                 raise UserError(
-                    f"{path}: is a directory, expected a file; move it away, or choose another "
-                    "run directory with --run-dir"
+                    f"{path}: is {what}, expected a file; move it away, or choose another run "
+                    "directory with --run-dir"
                 )
         probe = self.path / f".probe-{os.getpid()}"
         try:
@@ -225,99 +225,6 @@ class RunDir:
         finally:
             with suppress(OSError):  # of a read-only file system, even if it is not there
                 probe.unlink()
-
-    def hold(self) -> RunLock:
-        """Keep other runs out of this directory for as long as the lock is held."""
-        return RunLock(self)
-
-    def join(self) -> IO[str] | None:
-        """A rank's part of the lock: held until the rank has ended, even if its launcher died.
-
-        None where the file system has no locks, or the directory cannot be written.
-        """
-        try:
-            file = self._rank_lock.open("a+")
-        except OSError:
-            return None
-        for _ in range(20):  # someone may be looking, for a moment, whether we are there
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.05)
-            except OSError:
-                return None
-            else:
-                return file
-        return None
-
-    def has_ranks(self) -> bool:
-        """Whether ranks of this run are still there, however they were started."""
-        return _is_locked(self._rank_lock)
-
-    def holder(self) -> str | None:
-        """The process that holds the directory, as `PID on HOST`; None if nobody does."""
-        if not _is_locked(self._lock):
-            return None
-        return self._lock.read_text(errors="replace").strip() or "unknown"
-
-
-class RunLock:
-    """An advisory lock on a run directory, freed by the kernel even if we are killed."""
-
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-        self._path = run._lock
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> Self:
-        file = self._open()
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            file.close()
-            raise UserError(
-                f"{self._path.parent}: another run is using this directory (process {holder}); "
-                "wait for it, stop it, or choose another with --run-dir"
-            ) from None
-        self._file = file
-        try:
-            self._wait_for_old_ranks()
-            with naming(self._path):
-                file.truncate(0)
-                file.write(f"{os.getpid()} on {os.uname().nodename}\n")
-                file.flush()
-        except BaseException:
-            file.close()
-            raise
-        return self
-
-    def _open(self) -> IO[str]:
-        try:
-            return self._path.open("a+")
-        except OSError as error:
-            raise UserError(
-                f"{self._path}: cannot be locked: {error.strerror}; move it away, or choose "
-                "another run directory with --run-dir"
-            ) from None
-
-    def _wait_for_old_ranks(self) -> None:
-        """Ranks whose launcher was killed may need a moment; two worlds would mix checkpoints."""
-        give_up = time.monotonic() + _SECONDS_FOR_OLD_RANKS
-        while self._run.has_ranks():
-            if time.monotonic() > give_up:
-                raise UserError(
-                    f"{self._path.parent}: ranks of an earlier start are still using this "
-                    "directory; wait for them, `heterps cancel` them, or choose another with "
-                    "--run-dir"
-                )
-            time.sleep(0.1)
-
-    def __exit__(self, *_: object) -> None:
-        assert self._file is not None
-        self._file.truncate(0)
-        self._file.close()
 
 
 def steps_of(checkpoints: Path) -> list[int]:
@@ -341,18 +248,3 @@ def numbered_folders(checkpoints: Path) -> Iterator[Path]:
 def step_name(step: int) -> str:
     """The name of the folder of a checkpoint."""
     return f"{step:09d}"
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        file = path.open("r+")
-    except OSError:
-        return False
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a file system without locks
-            return False
-    return False

@@ -1,6 +1,6 @@
 """Calls in a thread, one after another, so that copying, checksums and the disk overlap.
 
-Reading, writing and hashing large blocks let go of the interpreter's lock, so one thread is enough
+Reading, writing and hashing large blocks release the interpreter's lock, so one thread is enough
 to have two of them at once.
 """
 

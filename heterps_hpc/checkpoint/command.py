@@ -48,12 +48,14 @@ def list_checkpoints(
     inside = RunDir(run).checkpoints
     folder = inside if inside.is_dir() else run
     if not folder.is_dir():
-        raise UserError(f"{run}: no such run directory")
+        raise UserError(f"{run}: no such run directory; `heterps ls` lists runs")
     found = [_listed(Checkpoint.open(directory_of(folder, step))) for step in steps_of(folder)]
     if as_json:
         _console().print_json(json.dumps(found))
         return
-    table = Table("step", "saved", "ranks", "rows", "size", box=None)
+    table = Table(box=None)
+    for name in ("step", "saved", "ranks", "rows", "size"):
+        table.add_column(name, justify="left" if name == "saved" else "right")
     for each in found:
         saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["saved_at"]))
         step, shards, rows = (fmt.count(each[key]) for key in ("step", "num_shards", "num_rows"))

@@ -151,7 +151,7 @@ class Contents(Closing):
         return reader
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._thread.stop()
         while self._open:
             self._open.popitem()[1].close()

@@ -89,7 +89,7 @@ class ShardReader(Closing):
             view, offset = view[count:], offset + count
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

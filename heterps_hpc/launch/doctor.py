@@ -29,7 +29,7 @@ from heterps_hpc.launch.failure import BROKEN_AMX, SHARED_MEMORY, free_shared_me
 from heterps_hpc.launch.mpi import Flavour, Mpi, find_mpi, mpi_environment
 from heterps_hpc.launch.rank_command import ENV, without_launchers
 from heterps_hpc.launch.slurm.script import plugin_of
-from heterps_hpc.launch.slurm.slurm_cli import call
+from heterps_hpc.launch.slurm.slurm_cli import call, check_slurm_answers
 
 Need = Literal["both", "local", "slurm"]
 
@@ -105,7 +105,7 @@ def probe_ranks(mpi: Mpi, num_ranks: int = 2) -> list[Found]:
         command += ["-launcher", "fork"]
     else:
         command += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-    program = [sys.executable, "-m", "mpi4py", "-m", "heterps_hpc.runtime.measure.probe"]
+    program = [sys.executable, "-P", "-m", "mpi4py", "-m", "heterps_hpc.runtime.measure.probe"]
     variables = {**mpi_environment(mpi.flavour, "local"), **without_launchers(os.environ)}
     try:
         done = subprocess.run(
@@ -153,7 +153,7 @@ def _ranks() -> list[Check]:
     ranks = probe_ranks(mpi)
     launcher = Check("mpirun", f"{mpi.flavour} {mpi.version}, {mpi.mpirun}", True, local=True)
     if not ranks:
-        probe = "-m mpi4py -m heterps_hpc.runtime.measure.probe"
+        probe = "-P -m mpi4py -m heterps_hpc.runtime.measure.probe"
         remedy = f"try `{mpi.mpirun} -n 2 {sys.executable} {probe}`"
         return [launcher, Check("ranks", "did not start", False, remedy, local=True, slurm=True)]
     return [launcher, *rank_checks(ranks, 2)]
@@ -245,10 +245,10 @@ def slurm_checks() -> list[Check]:
         return [Check("Slurm", "not installed", False, remedy, slurm=True)]
     version = _version()
     try:
+        check_slurm_answers()
         config = call("scontrol", "show", "config")
     except UserError as error:
-        remedy = f"{error}; is SLURM_CONF right?"
-        return [Check("Slurm", f"{version}, no answer", False, remedy, slurm=True)]
+        return [Check("Slurm", version, False, str(error), slurm=True)]
     try:
         flavour: Flavour | None = find_mpi().flavour
     except UserError:

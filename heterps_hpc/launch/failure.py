@@ -10,6 +10,8 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+import time
+from contextlib import suppress
 
 from heterps_hpc import events
 from heterps_hpc.events import History, RankEnded, StopWanted
@@ -24,8 +26,10 @@ BROKEN_AMX = (
     "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment of the ranks, or use "
     "`train.precision: float32`"
 )
+_START = "heterps: a start of mpirun, "
+_NOTHING = ["(nothing)"]
 _LAST_LINES = 12
-_SEARCHED_LINES = 60  # earlier ones belong to an earlier start
+_SEARCHED_LINES = 60  # earlier ones belong to an earlier start of the same job
 
 
 def outcome(history: History, num_ranks: int, status: int, *, killed: bool = False) -> ExitCode:
@@ -49,6 +53,12 @@ def outcome(history: History, num_ranks: int, status: int, *, killed: bool = Fal
     return ExitCode.RANK_FAILED
 
 
+def mark_start(run: RunDir) -> None:
+    """Keep what an earlier start printed apart from what the next one will print."""
+    with suppress(OSError), run.launcher_log.open("a", encoding="utf-8") as file:
+        file.write(f"{_START}{time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+
+
 def explain(run: RunDir, code: ExitCode) -> str | None:
     """The reason of the newest failure, or None if it did not fail."""
     if code in (ExitCode.DONE, ExitCode.STOPPED):
@@ -66,7 +76,7 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     printed = _last_output(run)
     return "\n".join(
         [
-            describe_dead(run, printed) or _without_ranks(printed),
+            describe_dead(run, printed) or _without_ranks(run, printed),
             *_signal_hints(run, printed),
             "the last output of the launcher:",
             *(f"  {line}" for line in printed[-_LAST_LINES:]),
@@ -75,10 +85,21 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     )
 
 
-def _without_ranks(printed: list[str]) -> str:
+def _without_ranks(run: RunDir, printed: list[str]) -> str:
     """Nothing of ours has run far enough to report: what the launcher itself complained about."""
+    start = events.read(run).newest_start
+    if printed == _NOTHING and start.last(events.Ended) is None and _is_local(start):
+        return (
+            "`heterps` itself was killed, or its machine stopped, and its ranks ended with it; "
+            "nobody recorded why"
+        )
     line = main_line(printed[-_SEARCHED_LINES:])
-    return f"no rank reported why it ended; the launcher printed: {line or '(nothing)'}"
+    return f"no rank reported why it ended; the launcher printed: {line or _NOTHING[0]}"
+
+
+def _is_local(start: History) -> bool:
+    begun = start.last(events.Started)
+    return begun is not None and begun.launcher == "mpirun"
 
 
 def _signal_hints(run: RunDir, printed: list[str]) -> list[str]:
@@ -107,8 +128,11 @@ def free_shared_memory() -> int:
 
 
 def _last_output(run: RunDir) -> list[str]:
+    """Of the newest start; a start of Slurm's has a log of its own."""
     logs = run.launcher_logs()
     if not logs:
-        return ["(nothing)"]
+        return _NOTHING
     text = logs[-1].read_text(encoding="utf-8", errors="replace")
-    return [line for line in text.splitlines() if line.strip("= ")] or ["(nothing)"]
+    lines = [line for line in text.splitlines() if line.strip("= ")]
+    marks = [number for number, line in enumerate(lines) if line.startswith(_START)]
+    return lines[marks[-1] + 1 if marks else 0 :] or _NOTHING

@@ -1,8 +1,8 @@
 """A line that shows what a command is doing, as long as it does it.
 
 In a terminal one line is drawn again and again below everything else that is printed. Elsewhere
-(a pipe, a batch job's log) plain lines are printed: every 1.5 s at first, and never so often that a
-long run fills its log.
+(a pipe, a batch job's log) plain lines are printed: soon when there is something new to say, else
+once in a while, and never so often that a long run fills its log.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -27,11 +28,21 @@ from heterps_hpc.rundir import RunDir
 log = logging.getLogger(__name__)
 
 _REFRESHES_PER_SECOND = 2.0
-_FIRST_SECONDS = 0.5  # what is done sooner need not be mentioned
-_PLAIN_SECONDS = 1.5  # a reader of a log wonders after two
+_FIRST_SECONDS = 0.5  # what is done by then is not mentioned
+_PLAIN_SECONDS = 1.5  # the least between two plain lines
+_QUIET_SECONDS = 10.0  # the same between two that differ in nothing but time and money
 _PLAIN_SHARE = 30.0  # of the time so far: a run of an hour prints a line every two minutes
 
-Describe = Callable[[], Sequence[str]]
+
+@dataclass(frozen=True)
+class LineText:
+    """What to show, and what of it is news: the rest changes all the time."""
+
+    words: Sequence[str] = ()
+    news: object = None
+
+
+Describe = Callable[[], LineText]
 
 
 class LiveLine:
@@ -43,6 +54,7 @@ class LiveLine:
         self._live: Live | None = None
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
+        self._printed: LineText | None = None
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -84,35 +96,38 @@ class LiveLine:
 
     def _renderable(self) -> Text:
         # one column is left: a full line would make some terminals wrap
-        return Text(fit_words(self._words(), self._console.width - 1), no_wrap=True)
+        return Text(fit_words(self._status().words, self._console.width - 1), no_wrap=True)
 
-    def _words(self) -> Sequence[str]:
+    def _status(self) -> LineText:
         try:
             return self._describe()
         except (OSError, ValueError, UserError):  # reported where the file is needed
-            return ()
+            return LineText()
 
     def _print_lines(self) -> None:
-        began = time.monotonic()
+        began = printed = time.monotonic()
         pause = _FIRST_SECONDS
         while not self._end.wait(pause):
-            words = self._words()
-            if words:
-                log.info("%s", " · ".join(words))
-            pause = max(_PLAIN_SECONDS, (time.monotonic() - began) / _PLAIN_SHARE)
+            now, status = time.monotonic(), self._status()
+            share = (now - began) / _PLAIN_SHARE
+            pause = max(_PLAIN_SECONDS, share)
+            is_news = self._printed is None or status.news != self._printed.news
+            if status.words and (is_news or now - printed >= max(_QUIET_SECONDS, share)):
+                log.info("%s", " · ".join(status.words))
+                self._printed, printed = status, now
 
 
 def timed_line(what: str) -> LiveLine:
     """The live line of work that has no steps to count."""
     began = time.monotonic()
-    return LiveLine(lambda: (what, fmt.clock(time.monotonic() - began)))
+    return LiveLine(lambda: LineText((what, fmt.clock(time.monotonic() - began)), what))
 
 
 def run_line(run: RunDir) -> LiveLine:
     """The live line of a run directory."""
 
-    def describe() -> Sequence[str]:
+    def describe() -> LineText:
         progress = read_progress(run)
-        return () if progress is None else progress.words()
+        return LineText() if progress is None else LineText(progress.words(), progress.news)
 
     return LiveLine(describe)

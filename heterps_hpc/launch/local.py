@@ -10,21 +10,28 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import datetime
 
-from heterps_hpc import events
+from heterps_hpc import events, run_lock
 from heterps_hpc import format as fmt
 from heterps_hpc.cluster import Cluster, Pool
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Ended, Event, LayoutChangeWanted, Started, StopWanted
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.failure import SHARED_MEMORY, free_shared_memory, outcome
+from heterps_hpc.launch.failure import (
+    SHARED_MEMORY,
+    free_shared_memory,
+    mark_start,
+    outcome,
+)
 from heterps_hpc.launch.launcher import Capacity, LaunchRequest, Listener, Replanner
 from heterps_hpc.launch.mpi import Mpi, find_mpi, mpi_environment
 from heterps_hpc.launch.process_tree import ProcessTree
 from heterps_hpc.launch.progress import Progress
 from heterps_hpc.launch.rank_command import rank_command, without_launchers
+from heterps_hpc.launch.same_directory import SameDirectory
 from heterps_hpc.launch.stop_requests import StopRequests
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
@@ -34,6 +41,7 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _MAX_SECONDS_TO_SAVE = 60.0
 _GRACE_SECONDS = 5.0
+_LOOK_SECONDS = 5.0  # to look through all processes takes a moment
 _MIN_SHARED_MEMORY = 1 << 20
 
 
@@ -94,7 +102,7 @@ class LocalLauncher:
 
     def cancel(self, run: RunDir, *, save: bool) -> str:
         """Ask the `heterps` that holds the run directory to stop."""
-        holder = run.holder()
+        holder = run_lock.holder(run)
         if holder is None:
             raise UserError(f"{run.path}: nothing is running here; nothing to cancel")
         pid, _, host = holder.partition(" on ")
@@ -166,6 +174,7 @@ class _Start:
         minutes = request.job.launch.time_limit_minutes
         limit_seconds = math.inf if minutes is None else minutes * 60
         self._run = request.run
+        self._directory = SameDirectory(request.run.path)
         self._num_ranks = request.layout.num_ranks
         self._command = command
         self._variables = variables
@@ -174,10 +183,17 @@ class _Start:
         self._stops = stops
         self._asked = False
         self._saves = request.saves
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._looks_without_ranks: int | None = None  # None: no rank was seen yet
 
     def run(self, listener: Listener) -> ExitCode:
+        with closing(self._directory):
+            return self._run_ranks(listener)
+
+    def _run_ranks(self, listener: Listener) -> ExitCode:
         restart = events.read(self._run).num_starts
         events.record(self._run, Started(launcher="mpirun", restart=restart))
+        mark_start(self._run)
         progress = Progress(self._run.metrics, listener.progress)
         tree = ProcessTree(self._command, self._variables, self._run.launcher_log, listener.line)
         try:
@@ -189,11 +205,11 @@ class _Start:
         return self._conclude(status, restart, killed=tree.killed and not as_asked)
 
     def _watch(self, tree: ProcessTree, poll: Callable[[], None], replanner: Replanner) -> None:
-        """Wait for the end, or until patience ends first."""
+        """Wait until mpirun ends, or must be ended."""
         while tree.wait(_POLL_SECONDS) is None:
             poll()
             now = time.monotonic()
-            if not self._run.path.is_dir():
+            if not self._directory.is_there():
                 return
             if self._stops.count > 1 or now > self._deadline:
                 log.warning("ending all ranks now")
@@ -201,11 +217,25 @@ class _Start:
             if self._stops.count and not self._saves:
                 self.note_late_stop()
                 return
+            if self._outlives_its_ranks(tree, now):
+                log.warning("mpirun has no ranks any more but does not end; ending it")
+                return
             if not self._asked and (self._stops.count or now > self._save_at):
                 why = self._stops.first or "the time limit is near"
                 self._ask(tree, StopWanted(why=why), why)
             elif not self._asked and replanner.poll():
                 self._ask(tree, LayoutChangeWanted(), "a cheaper layout was found")
+
+    def _outlives_its_ranks(self, tree: ProcessTree, now: float) -> bool:
+        """Whether mpirun had ranks, and has had none for a while: someone has stopped it."""
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_SECONDS
+        if tree.num_ranks():
+            self._looks_without_ranks = 0
+        elif self._looks_without_ranks is not None:
+            self._looks_without_ranks += 1
+        return (self._looks_without_ranks or 0) > 1
 
     def _ask(self, tree: ProcessTree, event: Event, why: str) -> None:
         self._asked = True
@@ -214,16 +244,16 @@ class _Start:
         log.warning("%s: asked %s to save and stop", why, fmt.plural(num_ranks, "rank"))
 
     def note_late_stop(self) -> None:
-        """A signal that nobody was told of: the ranks had ended, or have nothing to save."""
+        """Record a signal that was not passed on: the ranks had ended, or have nothing to save."""
         if self._stops.count and not self._asked:
             self._asked = True
             events.record_if_possible(self._run, StopWanted(why=self._stops.first))
 
     def _conclude(self, status: int, restart: int, *, killed: bool) -> ExitCode:
-        if not self._run.path.is_dir():
+        if not self._directory.is_there():
             raise UserError(
-                f"{self._run.path}: the run directory was deleted while the run used it; its "
-                "ranks were ended; start the job again"
+                f"{self._run.path}: the run directory was deleted or moved while the run used it; "
+                "its ranks were ended; start the job again"
             )
         code = outcome(events.read(self._run), self._num_ranks, status, killed=killed)
         end = Ended(code=int(code), status=status, restart=restart)

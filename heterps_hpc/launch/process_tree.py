@@ -81,6 +81,10 @@ class ProcessTree:
         except subprocess.TimeoutExpired:
             return None
 
+    def num_ranks(self) -> int:
+        """How many ranks there are now."""
+        return len(self._ranks())
+
     def signal_ranks(self, number: signal.Signals) -> int:
         """Send a signal to the ranks alone; how many there were."""
         ranks = self._ranks()
@@ -94,6 +98,7 @@ class ProcessTree:
         if self._process.poll() is None:
             self.killed = True
             self._process.terminate()
+            self._process.send_signal(signal.SIGCONT)  # it may have been stopped
             self.wait(grace_seconds)
         deadline = time.monotonic() + grace_seconds
         while (left := [process for process, _ in self._marked()]) and time.monotonic() < deadline:

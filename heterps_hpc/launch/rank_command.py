@@ -35,13 +35,15 @@ def rank_command(
     forever. The component is an argument because no launcher's variable gives it reliably. Threads
     are as many as the rank has cores, so that ranks of one node do not fight; they are set by
     `env`, the one way that every launcher agrees on: by its full path, since PATH may lack it.
+    `-P`: a `random.py` or `profile.py` of the user's in the working directory is not ours.
     """
     other = [] if program == RANK_PROGRAM else ["--program", program]
     return [
         ENV,
         *(f"{name}={component.cores_per_rank}" for name in _THREAD_VARIABLES),
         *prefix,
-        *(python, "-m", "mpi4py", "-m", RANK_PROGRAM, str(run_dir), "--component", str(number)),
+        *(python, "-P", "-m", "mpi4py", "-m", RANK_PROGRAM),
+        *(str(run_dir), "--component", str(number)),
         *other,
     ]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from heterps_hpc.rundir import RunDir
 from heterps_hpc.spending import Attempt, attempts, money_per_hour, pool_spending, spent_besides
 
 _TASKS = {
-    "data": "reading data",
+    "data": "preparing data",
     "measure": "measuring",
     "plan": "planning",
     "trial": "trying",
@@ -61,6 +61,17 @@ class RunProgress:
         if self.done is None or not self.total:
             return None
         return min(1.0, self.done / self.total)
+
+    @property
+    def news(self) -> RunProgress:
+        """Without what changes by itself: two that are equal say the same."""
+        return replace(
+            self,
+            elapsed_seconds=None,
+            remaining_seconds=None,
+            money=None,
+            expected_money=None,
+        )
 
     def words(self) -> list[str]:
         """What there is to show, the most important first."""

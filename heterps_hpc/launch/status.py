@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from heterps_hpc import events
+from heterps_hpc import events, run_lock
 from heterps_hpc import format as fmt
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Ended, History, RankEnded, RanksDone, Started
@@ -78,7 +78,7 @@ def derive_state(
     since = None if newest is None else newest.time
     end = start.newest_start.last(Ended)
     num_ranks = Layout.load(run.layout).num_ranks if run.layout.exists() else 0
-    if run.has_ranks():
+    if run_lock.has_ranks(run):
         return RunState(RunPhase.RUNNING, since=since)
     if components and not all(part.ended for part in components):
         waits = any(part.waiting for part in components)
@@ -87,10 +87,10 @@ def derive_state(
         return RunState(RunPhase.ENDED, events.exit_code(end), since)
     # ranks that were started by hand, or whose launcher was killed, record their end themselves
     noted = start.newest_start.last(RankEnded) or start.newest_start.last(RanksDone)
-    if not components and _heart_beats(run, after=0.0 if noted is None else noted.time):
+    if not components and _has_heartbeat(run, after=0.0 if noted is None else noted.time):
         return RunState(RunPhase.RUNNING, since=since)
     if not components and noted is None:
-        if run.holder() is not None:
+        if run_lock.holder(run) is not None:
             return RunState(RunPhase.PREPARING if newest is None else RunPhase.RUNNING, since=since)
         if newest is None:
             return RunState(RunPhase.PLANNED if run.layout.exists() else RunPhase.PREPARED)
@@ -101,7 +101,9 @@ def read_status(run_dir: Path | str) -> Status:
     """Look at a run."""
     run = RunDir(run_dir)
     if not run.job.exists():
-        raise UserError(f"{run.path}: not a run directory (it has no {run.job.name})")
+        raise UserError(
+            f"{run.path}: not a run directory (it has no {run.job.name}); `heterps ls` lists runs"
+        )
     history = events.read(run)
     job_id = history.job_id
     job = state(job_id) if job_id is not None and shutil.which("scontrol") else None
@@ -181,7 +183,7 @@ def resume_command(run: RunDir) -> str:
     return f"heterps launch --resume {where}{run.path}"
 
 
-def _heart_beats(run: RunDir, after: float) -> bool:
+def _has_heartbeat(run: RunDir, after: float) -> bool:
     """Whether a rank was there a moment ago, on whatever node, and after that time."""
     now = time.time()
     return any(  # a clock that was set back must not make a dead run alive

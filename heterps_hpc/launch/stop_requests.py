@@ -43,15 +43,18 @@ class _Handlers:
 
 
 class StopAtOnce(_Handlers):
-    """Ends whatever we do by an exception that names the signal."""
+    """Ends whatever we do by an exception that names the signal.
 
-    def __exit__(self, *raised: object) -> None:
-        if not any(isinstance(each, StopRequested) for each in raised):
-            super().__exit__(*raised)
+    Signals that come later are ignored: nothing may disturb the end of a command, whose exit code
+    is known by then.
+    """
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        for other in self._before:  # one is enough: a second must not disturb our end
-            signal.signal(other, signal.SIG_IGN)
+        self.__exit__()
         raise StopRequested(f"stopped by {signal.Signals(number).name}")
 
 

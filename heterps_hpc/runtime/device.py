@@ -96,10 +96,10 @@ class Ready(Protocol):
     """Something that will have happened: an event of a device."""
 
     def query(self) -> bool:
-        """Whether it has."""
+        """Whether it has happened."""
 
     def synchronize(self) -> None:
-        """Let the host wait for it."""
+        """Block the host until it has."""
 
 
 class Mark(Ready, Protocol):

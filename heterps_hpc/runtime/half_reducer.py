@@ -38,7 +38,7 @@ class HalfReducer(Reducer):
         self._inner.start(self._half)
 
     def advance(self) -> None:
-        """Let the inner one make progress."""
+        """Let the inner reducer make progress."""
         self._inner.advance()
 
     def finish(self) -> torch.Tensor:
@@ -60,5 +60,5 @@ class HalfReducer(Reducer):
         )
 
     def close(self) -> None:
-        """Give back what the inner one has."""
+        """Close the inner reducer."""
         self._inner.close()

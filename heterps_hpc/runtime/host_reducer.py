@@ -80,7 +80,7 @@ class HostReducer(Reducer):
         self.advance()
 
     def advance(self) -> None:
-        """Begin and take up sums, as far as nothing need be waited for."""
+        """Start and finish sums as far as that is possible without waiting."""
         while self._position < len(self._buckets):
             bucket = self._buckets[self._position]
             if not self._is_summing:
@@ -110,7 +110,7 @@ class HostReducer(Reducer):
         return self._host
 
     def close(self) -> None:
-        """Give back what the inner one has."""
+        """Close the inner reducer."""
         self._inner.close()
 
     def _prepare(self, flat: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from scipy.special import expit
 
 from heterps_hpc.checkpoint import Checkpoint
 from heterps_hpc.config import Job
@@ -60,7 +61,7 @@ def write_scores(path: Path, columns: list[np.ndarray], *, is_logit: bool) -> No
         file["score"] = scores.astype(np.float32)
         file["label"] = labels.astype(np.float32)
         if is_logit:
-            file["probability"] = (1 / (1 + np.exp(-scores))).astype(np.float32)
+            file["probability"] = expit(scores).astype(np.float32)
     temporary.rename(path)
 
 

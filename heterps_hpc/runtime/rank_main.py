@@ -41,7 +41,7 @@ def _run(start: Start) -> End:
         try:
             with timer.phase(Phase.CHECK):
                 info = check_world(comm, layout, start.component, reducer=job.train.reducer)
-                watchdog.share_hearts(comm)
+                watchdog.share_heartbeats(comm)
                 preflight(comm, layout, job, info, run_dir)
             with timer.phase(Phase.BUILD):
                 rank = Rank(comm, job, layout, Dataset.open(job.data.train), timer=timer)

@@ -28,10 +28,11 @@ def main(arguments: list[str]) -> int:
     end_with_launcher()
     relay_pmi(os.environ)
     options, rest = _parse(arguments)
+    from heterps_hpc import run_lock
     from heterps_hpc.rundir import RunDir
 
     run = RunDir(options.run_dir)
-    lock = run.join()
+    lock = run_lock.join(run)
     code = _run_program(options.program, [str(options.run_dir), *rest])
     if code == 0:
         code = _note_done(run)

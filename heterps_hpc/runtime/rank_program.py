@@ -99,7 +99,7 @@ def _describe(comm: MPI.Intracomm, error: Exception) -> str:
 
 
 def _set_threads(layout: Layout, rank: int) -> None:
-    """As many threads as the rank has cores; ranks beyond the layout are ballast of the last."""
+    """As many threads as the rank has cores; ranks beyond the layout fill up the last component."""
     component = layout.components[layout.ranks[min(rank, layout.num_ranks - 1)].component]
     torch.set_num_threads(component.cores_per_rank)
 

@@ -52,7 +52,7 @@ class Reducer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give resources back."""
+        """Free what is held."""
 
 
 class NoReducer(Reducer):
@@ -155,7 +155,7 @@ class MpiReducer(Reducer):
         return self._flat.copy_(halves)
 
     def close(self) -> None:
-        """Give back what sums halves."""
+        """Free the operation that sums halves."""
         if self._op is not None:
             self._op.Free()
 
@@ -193,7 +193,8 @@ class BackgroundMpiReducer(MpiReducer):
 
 def _add_halves(values: Any, sums: Any, _: Any) -> None:
     total = np.frombuffer(sums, np.float16)
-    total += np.frombuffer(values, np.float16)
+    with np.errstate(over="ignore"):  # a sum beyond float16 is refused by name later
+        total += np.frombuffer(values, np.float16)
 
 
 class TorchReducer(Reducer):

@@ -37,6 +37,9 @@ class StageModules:
         }
         self.parameters, self.gradients = self._flatten()
         self.optimizer = make_optimizer(job.train.dense, self.parameters)
+        # their gradients are zero, but the optimizer, which has one long tensor, would decay them
+        decays = job.train.dense.weight_decay > 0
+        self._frozen = [p for _, p in self.named_parameters() if decays and not p.requires_grad]
         self.observer = Observer()
         self._in_last_backward = False
 
@@ -79,18 +82,20 @@ class StageModules:
         torch.autograd.backward(roots, seeds)
         self.observer.backward_ends()
 
-    def on_complete(self, tell: Callable[[torch.Tensor, int, int], None]) -> None:
-        """Tell of each parameter's place in the gradients as soon as a batch's are complete."""
+    def on_complete(self, notify: Callable[[torch.Tensor, int, int], None]) -> None:
+        """Call `notify` with the range of each parameter's gradient once a batch's is complete."""
 
         def hook(first: int, last: int) -> Callable[[torch.Tensor], None]:
             def completed(_: torch.Tensor) -> None:
                 if self._in_last_backward:
-                    tell(self.gradients, first, last)
+                    notify(self.gradients, first, last)
 
             return completed
 
         slices = self.named_slices()
         for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:  # torch calls nobody for it
+                continue
             first, shape = slices[name]
             register: Any = parameter.register_post_accumulate_grad_hook
             register(hook(first, first + shape.numel()))
@@ -113,7 +118,10 @@ class StageModules:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.observer.update_begins()
+        before = [parameter.detach().clone() for parameter in self._frozen]
         self.optimizer.step()
+        for parameter, value in zip(self._frozen, before, strict=True):
+            parameter.data.copy_(value)
         self.observer.update_ends()
 
     def _precision(self) -> AbstractContextManager[object]:
@@ -130,7 +138,7 @@ class StageModules:
         first = 0
         for _, parameter in named:
             last = first + parameter.numel()
-            flat[first:last].copy_(parameter.data.view(-1))
+            flat[first:last].copy_(parameter.data.reshape(-1))
             parameter.data = flat[first:last].view(parameter.shape)
             parameter.grad = gradients[first:last].view(parameter.shape)
             first = last

@@ -209,9 +209,10 @@ class TableShards:
         part = 1 / self.thread_pool.num_threads
 
         def observed(name: str) -> None:
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), self.observer.processor_clock()
             work(name)
-            self.observer.table_worked(name, part * (time.perf_counter() - began))
+            worked = self.observer.processor_clock() - worked
+            self.observer.table_worked(name, part * (time.perf_counter() - began), worked)
 
         self.thread_pool.for_each(observed, self.tables)
 
@@ -257,8 +258,10 @@ class TableShards:
 
 
 def assign_threads(num_threads: int, num_tables: int) -> tuple[int, int]:
-    """(inside each table, tables at once): every thread that works on tables of its own has two or
-    more, for they differ in work; where there are too few, all work on one table after the other.
+    """(threads inside each table, tables at once).
+
+    Tables differ in work, so one thread per table pays only if each thread has two tables or more;
+    with fewer tables, all threads work on one table after the other.
     """
     tables_at_once = min(num_threads, num_tables // 2)
     return (1, tables_at_once) if tables_at_once > 1 else (num_threads, 1)

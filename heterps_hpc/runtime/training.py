@@ -65,7 +65,9 @@ class Training:
         self.job, self.world, self.timer = rank.job, rank.world, rank.timer
         self.steps = training_steps(rank)
         self.exchange = Exchange(
-            self.world.exchange, on_wait=lambda kind, peer: self.timer.waits_for(peer)
+            self.world.exchange,
+            on_wait=lambda kind, peer: self.timer.waits_for(peer),
+            on_moved=lambda seconds: self.timer.count_as(Phase.TRANSFER, seconds),
         )
         staleness = self.job.train.staleness
         self.sparse = rank.sparse_role(self.exchange, ring=staleness + 2)
@@ -85,7 +87,14 @@ class Training:
         if rank.tables is not None:
             rank.tables.observer = self._observer
         self._first = rank.step
-        self._readers = Readers(rank, rank.dataset, self.steps, self.dense, first=rank.step)
+        self._readers = Readers(
+            rank,
+            rank.dataset,
+            self.steps,
+            self.dense,
+            first=rank.step,
+            load_ahead=self._observer.loads_ahead,
+        )
         self._unreduced: int | None = None  # the step whose dense gradients are being summed
         self._evaluator: Evaluator | None = None
         self._evaluated_at: int | None = None
@@ -205,8 +214,8 @@ class Training:
     def _start_sum(self, step: int) -> None:
         """Start to sum the dense gradients.
 
-        The sum is taken up by `_finish_update` only when the next batch needs the parameters:
-        until then the rank pushes this batch and pulls a later one.
+        `_finish_update` waits for the sum only when the next batch needs the parameters: until then
+        the rank pushes this batch and pulls a later one.
         """
         if self.dense is not None:
             with self.timer.phase(Phase.REDUCE):
@@ -288,7 +297,7 @@ class Training:
         Not where the loss may still turn out to be one that nobody updates by.
         """
         if not self.rank.device.is_host:
-            self.exchange.also(self.reducer.advance)
+            self.exchange.poll_also(self.reducer.advance)
         if isinstance(self.reducer, HostReducer) and self.job.train.on_nan == "stop":
             assert self.dense is not None
             self.dense.modules.on_complete(self.reducer.add_part)

@@ -52,7 +52,7 @@ class World:
         )
 
     def free(self) -> None:
-        """Give the communicators back."""
+        """Free the communicators."""
         for comm in (self.dense, self.stage, self.evaluation, self.exchange, self.control):
             if comm != MPI.COMM_SELF:
                 comm.Free()

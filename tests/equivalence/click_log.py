@@ -20,15 +20,19 @@ NUM_DENSE = 3
 def write_click_logs(path: Path) -> None:
     """The data of all cases: without and with sample weights, and a test set of other rows."""
     write_click_log(path / "plain")
-    write_click_log(path / "weight", weight=True)
+    write_click_log(path / "weight", weight=1.0)
     write_click_log(path / "nan", nan_row=50)
     write_click_log(path / "test", seed=8)
 
 
 def write_click_log(
-    path: Path, *, weight: bool = False, seed: int = 7, nan_row: int | None = None
+    path: Path,
+    *,
+    weight: float | None = None,
+    seed: int = 7,
+    nan_row: int | None = None,
 ) -> Dataset:
-    """The same rows every time."""
+    """The same rows every time; `weight`: samples have weights, multiplied by that."""
     schema = Schema(
         slots=(
             SlotSpec(name="user"),
@@ -40,7 +44,7 @@ def write_click_log(
         ),
         dense_columns=tuple(f"d{number}" for number in range(NUM_DENSE)),
         labels=("click",),
-        has_weight=weight,
+        has_weight=weight is not None,
     )
     with DatasetWriter(path, schema, rows_per_shard=100, block_rows=16, seed=3) as writer:
         rows = _rows(weight, seed)
@@ -51,7 +55,7 @@ def write_click_log(
     return Dataset.open(path)
 
 
-def _rows(weight: bool, seed: int) -> SampleRows:
+def _rows(weight: float | None, seed: int) -> SampleRows:
     rng = np.random.default_rng(seed)
 
     def keys(count: int, cardinality: int, salt: int) -> np.ndarray:
@@ -75,5 +79,5 @@ def _rows(weight: bool, seed: int) -> SampleRows:
         },
         rng.standard_normal((NUM_ROWS, NUM_DENSE), np.float32),
         (rng.random((NUM_ROWS, 1)) < 0.4).astype(np.float32),
-        rng.random(NUM_ROWS, np.float32) + np.float32(0.1) if weight else None,
+        None if weight is None else weight * (rng.random(NUM_ROWS, np.float32) + np.float32(0.1)),
     )

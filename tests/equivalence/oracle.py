@@ -8,6 +8,7 @@ functions for learning rates and metrics, which have tests of their own.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -163,9 +164,17 @@ class Oracle:
             waiting.append(push)
         while waiting:
             waiting.popleft()()
+        self._see_what_comes_next(total)
         dense = {name: value.detach().numpy().copy() for name, value in self.parameters.items()}
         rows = {name: table.sorted_rows() for name, table in self.tables.items()}
         return Learned(losses, dense, rows, self.evaluate())
+
+    def _see_what_comes_next(self, total: int) -> None:
+        """A run that saves its end keeps the new rows of the batches that it pulled ahead."""
+        ahead = self.job.train.staleness if self.job.checkpoint.at_end else 0
+        for batch in itertools.islice(self._batches(total + ahead), total, None):
+            for name in self.tables:
+                self._pull(name, batch, create=True)
 
     def evaluate(self) -> dict[str, float]:
         """Quality on the test set, all of it as one batch; nothing is created, nothing dropped."""
@@ -207,7 +216,7 @@ class Oracle:
         train = self.job.train
         tensors, pulled = self._forward(batch)
         weight = tensors.get("weight", torch.ones(batch.num_rows, dtype=self.dtype))
-        loss = (tensors["loss"] * weight).sum() / weight.sum()
+        loss = (tensors["loss"] * weight).sum() / (weight.sum().item() or 1.0)
         if train.on_nan == "skip" and not torch.isfinite(loss):
             return loss.item(), lambda: None
         self.optimizer.zero_grad(set_to_none=False)

@@ -40,10 +40,18 @@ from heterps_hpc.layout_checks import check_cluster
 from heterps_hpc.models import build_model
 from heterps_hpc.profile import Profile
 from tests.checkpoint.made import make_checkpoint
-from tests.equivalence.cases import CLUSTER, Case, make_job, make_layout, make_model
+from tests.equivalence import cases
+from tests.equivalence.cases import Case, make_job, make_layout, make_model
 from tests.equivalence.click_log import write_click_log
 
 CASE = Case("ctrdnn", "2+1", 2, 1, "float32", "evaluate")
+# no larger than the world of tests.faults.run_accepted, which trains what is planned for it
+CLUSTER = Cluster(
+    pools=tuple(
+        pool.model_copy(update={"max_ranks": num_ranks})
+        for pool, num_ranks in zip(cases.CLUSTER.pools, (2, 1), strict=True)
+    )
+)
 MAX_SECONDS = 5
 SPARE_BYTES = 500 << 20
 MAX_MESSAGE = 4000
@@ -212,12 +220,13 @@ class Inputs:
             raise UserError(problems[0])
 
 
-def _filled(job: dict[str, Any]) -> dict[str, Any]:
-    """A job in which every optional part is there to be mutated."""
+def _filled(job: dict[str, Any], *, forgets: bool) -> dict[str, Any]:
+    """A job in which every optional part is there to be mutated, or all that the oracle knows."""
     job = copy.deepcopy(job)
     job["data"]["synthetic"] = {"train_rows": 100, "seed": 3}
     job["train"]["dense"]["schedule"] = {"kind": "cosine", "warmup_steps": 3, "total_steps": 9}
-    job["train"]["tables"] |= {"admit_after": 2, "sketch_bytes": 4096, "counters": True}
+    if forgets:
+        job["train"]["tables"] |= {"admit_after": 2, "sketch_bytes": 4096, "counters": True}
     return job
 
 
@@ -234,7 +243,9 @@ def try_one(inputs: Inputs, what: str, seed: int) -> bool:
     """Whether a mutation is refused; exits where it ends otherwise than it may."""
     draw = random.Random(f"{what} {seed}")
     sound = inputs.sound[what]
-    data, changed = mutate(_filled(sound) if what == "job" and draw.random() < 0.5 else sound, draw)
+    if what == "job" and draw.random() < 0.5:
+        sound = _filled(sound, forgets=draw.random() < 0.3)
+    data, changed = mutate(sound, draw)
     suffix = ".yaml" if what in ("job", "cluster") and draw.random() < 0.5 else ".json"
     path = inputs.folder / f"{what}{suffix}"
     try:

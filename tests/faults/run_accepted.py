@@ -48,11 +48,11 @@ from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.state.saver import Saver
 from heterps_hpc.runtime.training import Training
 from heterps_hpc.runtime.votes import StopFlag
-from tests.equivalence.cases import CLUSTER, make_layout, make_model
+from tests.equivalence.cases import make_layout, make_model
 from tests.equivalence.compare import differences, merge_ranks
 from tests.equivalence.oracle import Learned, Oracle
 from tests.equivalence.ranks import part_of
-from tests.faults.mutate_values import CASE
+from tests.faults.mutate_values import CASE, CLUSTER
 
 MAX_STEPS = 4
 MAX_SECONDS = 60
@@ -111,6 +111,8 @@ class Accepted:
         if what == "job":
             job = Job.load(path)
             dataset = Dataset.open(job.data.train)
+            if job.data.test is not None:
+                Dataset.open(job.data.test)
         elif what == "dataset":
             dataset = Dataset(self.dataset.path, DatasetManifest.load(path))
             dataset.check("sizes")
@@ -173,13 +175,16 @@ class Runner:
         question = self.world.bcast(self.question(path) if self.world.rank == 0 else None)
         if isinstance(question, str):
             return question
-        expected = self.expected(question)
+        try:
+            expected = self.expected(question)
+        except UserError:  # data that cannot be read: ranks must find that, too
+            assert self.train_or_refuse(question) in ("refused", None)  # None: not among them
+            return "refused"
         if expected is not None and not all(map(math.isfinite, expected.losses)):
             return "diverges"
-        try:
-            learned = self.train(question)
-        except UserError:
-            return "refused"
+        learned = self.train_or_refuse(question)
+        if isinstance(learned, str):
+            return learned
         if learned is None:
             return ""
         assert np.isfinite(learned.losses).all()
@@ -204,10 +209,23 @@ class Runner:
         """What plain torch learns, on all ranks."""
         if not question.has_oracle:
             return None
-        found = None
+        found: Learned | UserError | None = None
         if self.world.rank == 0:
-            found = Oracle(question.job, question.model, question.dataset).train()
-        return self.world.bcast(found)
+            try:
+                found = Oracle(question.job, question.model, question.dataset).train()
+            except UserError as error:
+                found = error
+        found = self.world.bcast(found)
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def train_or_refuse(self, question: Question) -> Learned | str | None:
+        """What the ranks learn, or "refused"."""
+        try:
+            return self.train(question)
+        except UserError:
+            return "refused"
 
     def train(self, question: Question) -> Learned | None:
         """On as many ranks as the layout has; the others wait."""

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from heterps_hpc.commands.run import run as run_job
+from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.doctor import (
     Check,
@@ -19,6 +21,8 @@ from heterps_hpc.launch.doctor import (
     rank_checks,
     scheduler_check,
 )
+from heterps_hpc.launch.slurm import slurm_cli
+from heterps_hpc.launch.slurm.slurm_cli import SlurmRefusal
 
 GOOD: dict[str, Any] = {
     "mpi_library": "MPICH 5",
@@ -34,6 +38,19 @@ GOOD: dict[str, Any] = {
     "h5py": "3",
     "core_isa": "avx2",
 }
+
+
+def test_a_slurm_that_does_not_answer_is_refused_with_its_reason_in_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: str) -> str:
+        raise SlurmRefusal("sinfo: …", "resolve: DNS failed sinfo: fatal: no configuration source")
+
+    monkeypatch.setattr(slurm_cli, "call", refuse)
+    with pytest.raises(UserError) as caught:
+        run_job(Path("nowhere.yaml"), None, "slurm")  # before the job is read
+    said = str(caught.value)
+    assert said.startswith("no Slurm answers here (no configuration source); use a login node")
 
 
 def failed(changes: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from heterps_hpc import events, rundir
+from heterps_hpc import events, run_lock, rundir
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch import local
@@ -24,6 +25,7 @@ from heterps_hpc.launch.local import LocalLauncher, check_cores, mpirun_command
 from heterps_hpc.launch.mpi import Flavour, Mpi, find_mpi
 from heterps_hpc.launch.process_tree import ProcessTree
 from heterps_hpc.layout import Layout
+from heterps_hpc.run_lock import RunLock
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import BEHAVE, ROOT, make_cluster, make_job, make_layout
 
@@ -70,9 +72,9 @@ def test_command_of_mpich() -> None:
     assert " ".join(command_of(LAYOUT, "mpich", bind="core")) == (
         "/m/mpirun -launcher fork -bind-to core "
         "-n 2 /usr/bin/env OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 "
-        "py -m mpi4py -m heterps_hpc.runtime /r --component 0 : "
+        "py -P -m mpi4py -m heterps_hpc.runtime /r --component 0 : "
         "-n 1 /usr/bin/env OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 "
-        "py -m mpi4py -m heterps_hpc.runtime /r --component 1"
+        "py -P -m mpi4py -m heterps_hpc.runtime /r --component 1"
     )
 
 
@@ -151,11 +153,12 @@ def test_time_limit_asks_first(tmp_path: Path) -> None:
 STARTER = """
 import logging, sys
 from heterps_hpc.errors import UserError
+from heterps_hpc.run_lock import RunLock
 from heterps_hpc.rundir import RunDir
 from tests.launch.test_local import start
 from pathlib import Path
 try:
-    with RunDir(Path(sys.argv[1]) / "a run").create().hold():
+    with RunLock(RunDir(Path(sys.argv[1]) / "a run").create()):
         sys.exit(start(Path(sys.argv[1]), {"default": sys.argv[2]}, bool(int(sys.argv[3]))))
 except UserError as error:
     sys.exit(f"UserError: {error}")
@@ -226,6 +229,28 @@ def test_stopped_ranks_do_not_outlast_the_time_limit(tmp_path: Path) -> None:
     assert_nobody_left(tmp_path)
 
 
+def test_a_stopped_mpirun_does_not_outlast_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_LOOK_SECONDS", 0.3)
+
+    def stop_mpirun() -> None:
+        while len(rank_infos(tmp_path)) < LAYOUT.num_ranks:
+            time.sleep(0.05)
+        time.sleep(0.5)  # the ranks are seen
+        (mpirun,) = (p for p in psutil.Process().children() if "mpirun" in " ".join(p.cmdline()))
+        mpirun.suspend()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop_mpirun, daemon=True)
+    thread.start()
+    began = time.monotonic()
+    assert start(tmp_path, {"default": "wait"}) == ExitCode.STOPPED
+    assert time.monotonic() - began < 30
+    thread.join()
+    assert_nobody_left(tmp_path)
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_killed_launcher_leaves_nobody(tmp_path: Path, stopped: bool) -> None:
     """Its ranks end with it, stopped ones too, and until they have nobody gets the directory."""
@@ -234,11 +259,11 @@ def test_killed_launcher_leaves_nobody(tmp_path: Path, stopped: bool) -> None:
         for info in rank_infos(tmp_path):
             os.kill(info["pid"], signal.SIGSTOP)
     run = RunDir(tmp_path / "a run")
-    assert run.has_ranks()
+    assert run_lock.has_ranks(run)
     process.kill()
     process.wait()
-    with run.hold():  # waits for the ranks
-        assert not run.has_ranks()
+    with RunLock(run):  # waits for the ranks
+        assert not run_lock.has_ranks(run)
         assert_nobody_left(tmp_path)
 
 
@@ -246,22 +271,27 @@ def test_ranks_hold_the_directory_without_their_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunDir(tmp_path).create()
-    rank = run.join()
+    rank = run_lock.join(run)
     assert rank is not None
-    monkeypatch.setattr(rundir, "_SECONDS_FOR_OLD_RANKS", 0.2)
-    with pytest.raises(UserError, match="ranks of an earlier start"), run.hold():
+    monkeypatch.setattr(run_lock, "_SECONDS_FOR_OLD_RANKS", 0.2)
+    with pytest.raises(UserError, match="ranks of an earlier start"), RunLock(run):
         pass
     rank.close()
-    with run.hold():
+    with RunLock(run):
         pass
 
 
-def test_deleted_run_directory_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_deleted_run_directory_is_one_line(made_anew: bool, tmp_path: Path) -> None:
+    """Ranks that write before the launcher looks make another one under its name."""
     process = background(tmp_path)
     pids = [info["pid"] for info in rank_infos(tmp_path)]
-    shutil.rmtree(tmp_path / "a run")
+    (tmp_path / "a run").rename(tmp_path / "old")
+    if made_anew:
+        (tmp_path / "a run").mkdir()
+    shutil.rmtree(tmp_path / "old")
     _, errors = process.communicate(timeout=20)
-    assert "the run directory was deleted while the run used it" in errors.splitlines()[-1]
+    assert "the run directory was deleted or moved while the run used it" in errors.splitlines()[-1]
     assert "Traceback" not in errors
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
@@ -269,6 +299,15 @@ def test_deleted_run_directory_is_one_line(tmp_path: Path) -> None:
 def test_ranks_start_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even `env` is found there."""
     monkeypatch.setitem(ENVIRONMENT, "PATH", "/nonexistent")
+    assert start(tmp_path, {"default": 0}) == ExitCode.DONE
+
+
+def test_a_file_of_the_user_is_not_taken_for_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("random", "profile", "mpi4py"):
+        Path(f"{name}.py").write_text("raise SystemExit(9)")
     assert start(tmp_path, {"default": 0}) == ExitCode.DONE
 
 
@@ -319,6 +358,12 @@ def test_an_illegal_instruction_is_explained(tmp_path: Path) -> None:
 def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path, name: str) -> None:
     (RunDir(tmp_path / "a run").create().path / name).mkdir(parents=True)
     with pytest.raises(UserError, match=f"{name.split('/')[-1]}: is a directory, expected a file"):
+        start(tmp_path, {"default": 0})
+
+
+def test_a_pipe_in_the_way_of_a_file_is_named(tmp_path: Path) -> None:
+    os.mkfifo(RunDir(tmp_path / "a run").create().history)
+    with pytest.raises(UserError, match=r"history.jsonl: is a pipe or a device, expected a file"):
         start(tmp_path, {"default": 0})
 
 

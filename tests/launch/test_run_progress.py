@@ -1,6 +1,7 @@
 """How far a run is, from its files; and the line that shows it."""
 
 import io
+import itertools
 import json
 import logging
 import time
@@ -14,7 +15,7 @@ from heterps_hpc.commands.tasks import Task
 from heterps_hpc.events import Ended, Launched, Started, Submitted, TaskEnded, TrainingBegan
 from heterps_hpc.heartbeats import Beat, NodeBeats
 from heterps_hpc.launch import live_line
-from heterps_hpc.launch.live_line import LiveLine
+from heterps_hpc.launch.live_line import LineText, LiveLine
 from heterps_hpc.launch.run_progress import RunProgress, fit_words, read_progress
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import make_cluster, make_job, make_layout
@@ -136,18 +137,51 @@ def test_a_terminal_gets_one_line_and_a_file_gets_plain_ones(
     monkeypatch.setattr(live_line, "_PLAIN_SECONDS", 0.01)
     words = ["training", "step 1/2", "a part that does not fit into this terminal any more"]
     terminal = io.StringIO()
-    with LiveLine(lambda: words, Console(file=terminal, force_terminal=True, width=40)):
+    with LiveLine(lambda: LineText(words), Console(file=terminal, force_terminal=True, width=40)):
         pass
     assert "training · step 1/2" in terminal.getvalue()
     assert "fit" not in terminal.getvalue()
+    count = itertools.count()
     file = Console(file=io.StringIO(), force_terminal=False)
-    with caplog.at_level(logging.INFO), LiveLine(lambda: words, file) as line:
-        give_up = time.monotonic() + 10
-        while len(caplog.messages) < 3 and time.monotonic() < give_up:
-            time.sleep(0.01)
+    line = LiveLine(lambda: LineText(words, next(count)), file)
+    with caplog.at_level(logging.INFO), line:
+        wait_for_lines(caplog, 3)
         with line.paused():
             before = len(caplog.messages)
             time.sleep(0.05)
             assert len(caplog.messages) == before
     assert caplog.messages[0] == " · ".join(words)
     assert len(caplog.messages) >= 3
+
+
+def test_a_file_gets_a_line_when_there_is_news_else_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(live_line, "_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(live_line, "_PLAIN_SECONDS", 0.01)
+    looks, step = 0, 1
+
+    def describe() -> LineText:
+        nonlocal looks
+        looks += 1
+        progress = RunProgress("training", done=step, total=9, elapsed_seconds=looks, money=looks)
+        return LineText(progress.words(), progress.news)
+
+    file = Console(file=io.StringIO(), force_terminal=False)
+    with caplog.at_level(logging.INFO), LiveLine(describe, file):
+        wait_for_lines(caplog, 1)
+        enough, give_up = looks + 10, time.monotonic() + 5
+        while looks < enough and time.monotonic() < give_up:
+            time.sleep(0.01)  # only time and money change meanwhile
+        assert len(caplog.messages) == 1
+        step = 2
+        wait_for_lines(caplog, 2)
+        monkeypatch.setattr(live_line, "_QUIET_SECONDS", 0.05)
+        wait_for_lines(caplog, 4)
+    assert ["step 2/9" in line for line in caplog.messages[:4]] == [False, True, True, True]
+
+
+def wait_for_lines(caplog: pytest.LogCaptureFixture, count: int) -> None:
+    give_up = time.monotonic() + 10
+    while len(caplog.messages) < count and time.monotonic() < give_up:
+        time.sleep(0.01)

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from heterps_hpc import events
+from heterps_hpc import events, run_lock
 from heterps_hpc.commands.prepare import refuse_mixing
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Ended, Launched, RankEnded, Started, Submitted
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import Beat, NodeBeats
-from heterps_hpc.launch.failure import explain
+from heterps_hpc.launch.failure import explain, mark_start
 from heterps_hpc.launch.status import read_status, resume_command, show
+from heterps_hpc.run_lock import RunLock
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import make_cluster, make_job, make_layout
 
@@ -30,13 +31,13 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_planned_run(run: RunDir) -> None:
     assert read_status(run.path).summary == "planned, not started, 3 ranks"
-    with run.hold():
+    with RunLock(run):
         assert read_status(run.path).summary == "measuring or planning"
 
 
 def test_running_and_ended_run(run: RunDir) -> None:
     events.record(run, Started(launcher="mpirun"))
-    with run.hold():
+    with RunLock(run):
         assert read_status(run.path).summary.startswith("running for ")
     run.metrics.write_text(json.dumps({"kind": "train", "step": 7, "loss": 0.5}) + "\n")
     save(run, 5)
@@ -76,6 +77,17 @@ def test_silent_failure_shows_the_launchers_last_output(run: RunDir) -> None:
     assert explain(run, ExitCode.DONE) is None
 
 
+def test_what_an_earlier_start_printed_is_not_the_reason_of_the_newest(run: RunDir) -> None:
+    for text in ("mpirun: no such host\n", ""):
+        events.record(run, Started(launcher="mpirun"))
+        mark_start(run)
+        with run.launcher_log.open("a") as file:
+            file.write(text)
+    reason = explain(run, ExitCode.RANK_FAILED) or ""
+    assert reason.startswith("`heterps` itself was killed, or its machine stopped")
+    assert "no such host" not in reason
+
+
 def test_other_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run directory"):
         read_status(tmp_path)
@@ -112,7 +124,7 @@ def test_a_run_whose_launcher_was_killed_has_ended(run: RunDir) -> None:
     """Nobody could record the end: what ranks noted counts, and nobody is left."""
     events.record(run, Started(launcher="mpirun"))
     assert read_status(run.path).summary == "failed"
-    rank = run.join()
+    rank = run_lock.join(run)
     assert read_status(run.path).summary.startswith("running for ")
     assert rank is not None
     rank.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
+from heterps_hpc.validation import read_text
 
 SOUND = """
 name: job
@@ -31,6 +33,11 @@ def job(**changes: str) -> str:
 
 
 JOBS: dict[str, tuple[str, str]] = {
+    "no text": ("", "expected a mapping of keys, got nothing"),
+    "an open bracket": (
+        "name: [x\n",
+        r"line 2, column 1: expected ',' or '\]', .* \(while parsing a flow sequence in line 1",
+    ),
     "yaml bomb": (BOMB, "aliases counted"),
     "a list that holds itself": (job(name="&a [*a]"), "not defined before it is used"),
     "3,000 nested lists": (job(name="[" * 3000 + "]" * 3000), "nested too deeply"),
@@ -79,7 +86,7 @@ POOL = "{{name: cpu, price_per_hour: 1, max_ranks: {0}, cores_per_node: {1}}}"
 CLUSTERS: dict[str, tuple[str, str]] = {
     "2**63 ranks": (f"pools: [{POOL.format(2**63, 2)}]", "max_ranks"),
     "10**30 ranks": (f"pools: [{POOL.format(10**30, 2)}]", "max_ranks"),
-    "10**9 cores": (f"pools: [{POOL.format(4, 10**9)}]", "cores_per_node"),
+    "100,000 cores": (f"pools: [{POOL.format(4, 10**5)}]", "cores_per_node"),
 }
 
 
@@ -137,3 +144,14 @@ def test_ordinary_aliases_are_welcome(tmp_path: Path) -> None:
 def test_deep_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("[" * 100_000 + "]" * 100_000)
     refused(Job.load, tmp_path / "job.json", "nested too deeply")
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    """However large it may be: login nodes limit what a process takes."""
+    path = tmp_path / "job.json"
+    path.write_text("{}")
+    tracemalloc.start()
+    assert read_text(path) == "{}"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5 << 20

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from heterps_hpc.runtime.exchange.routes import (
     join_neighbours,
     message_rows,
 )
-from heterps_hpc.runtime.exchange.transport import MessageKind
+from heterps_hpc.runtime.exchange.transport import Exchange, MessageKind
 
 HOLDER = ChannelEnd(0, has_whole_batch=True)
 CPU = Device(torch.device("cpu"))
@@ -177,3 +179,11 @@ def test_ends_are_what_they_are_called() -> None:
     assert isinstance(sender, Sender)
     assert isinstance(receiver, Receiver)
     assert (sender.peer, receiver.peer) == (1, 0)
+
+
+def test_what_mpi_moves_between_layers_is_moving_and_no_computing() -> None:
+    moved: list[float] = []
+    comm: Any = SimpleNamespace(rank=0, Iprobe=lambda *_: time.sleep(0.02))
+    Exchange(comm, on_moved=moved.append).poke()
+    assert len(moved) == 1
+    assert moved[0] >= 0.02

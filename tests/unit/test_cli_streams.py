@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,46 @@ def test_measuring_from_a_run_that_is_not_there_makes_nothing(tmp_path: Path) ->
     (line,) = done.stderr.splitlines()
     assert line.startswith("heterps: nowhere: not a run directory")
     assert not made.exists()
+
+
+@pytest.mark.parametrize("words", [["ls"], ["status", "."], ["init"]])
+def test_a_deleted_working_directory_is_one_line(words: list[str], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = [sys.executable, "-m", "heterps_hpc.cli", *words]
+    script = f"rmdir {shlex.quote(str(gone))} && exec {shlex.join(command)}"
+    settings = {**os.environ, "PYTHONPATH": str(PAPER.parents[1])}
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=gone, capture_output=True, text=True, env=settings, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("heterps: the working directory was deleted")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rnu"], "no such command 'rnu'. Did you mean 'run'?; see `heterps -h`"),
+        (["measure"], "missing argument 'job'; see `heterps measure -h`"),
+        (["run", "job.yaml", "--resum"], "; see `heterps run -h`"),
+        (["export", "run", "out", "--format", "onx"], "'onx' is not one of 'onnx', 'torch'; see"),
+        (["checkpoint", "burn"], "see `heterps checkpoint -h`"),
+        (["prepare", "csv", "rows.csv"], "--recipe, --out; see `heterps prepare csv --help`"),
+        (["prepare", "synthetic", "out", "--rows", "x"], "invalid int value: 'x'; see"),
+    ],
+)
+def test_wrong_words_are_one_line(words: list[str], said: str) -> None:
+    done = heterps(*words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("heterps: ")
+    assert said in line
+
+
+def test_no_words_at_all_are_answered_by_the_help() -> None:
+    for words in ([], ["data"]):
+        done = heterps(*words)
+        assert done.returncode == 2
+        assert "Usage: heterps" in done.stderr
+        assert "Commands:" in done.stderr

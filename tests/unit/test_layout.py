@@ -139,6 +139,7 @@ def shard(data: Any) -> Any:
         (lambda d: d["components"][0].update(num_nodes=9), "9 nodes for 2 ranks"),
         (lambda d: d["components"][0].update(num_nodes=1, ranks_per_node=1), "2 ranks on 1 nodes"),
         (lambda d: d["components"][0].update(num_ranks=10**9), "limit|at most|less than"),
+        (lambda d: d["components"][0].update(cores_per_rank=10**6), "less than or equal to 4096"),
         (lambda d: d.pop("ranks"), "missing"),
     ],
 )
@@ -161,6 +162,7 @@ def test_a_damaged_layout_is_refused(tmp_path: Path, damage: object, word: str) 
         ),
         (lambda d: shard(d).update(table="tt0"), "did you mean"),
         (lambda d: d["ranks"][2].update(dense=False), "dense=False"),
+        (lambda d: d["stages"][1]["layers"].reverse(), "in order: embedding, fc, top"),
     ],
 )
 def test_a_layout_that_does_not_fit_its_model_is_refused(damage: Any, word: str) -> None:
@@ -185,10 +187,13 @@ def test_a_layout_beyond_its_cluster_is_refused() -> None:
     layout = bind(stages(("cpu", ("embedding",), 2), ("gpu", ("fc", "top"), 1)))
     check_cluster(layout, CLUSTER)
     small = CLUSTER.pools[0].model_copy(update={"max_ranks": 1})
+    used = layout.components[0].cores_per_rank * layout.components[0].ranks_per_node
+    few_cores = CLUSTER.pools[0].model_copy(update={"cores_per_node": used - 1})
     for pools, word in (
         (CLUSTER.pools[:1], "no pool 'gpu'"),
         ((small, CLUSTER.pools[1]), "whose limit is 1"),
         ((CLUSTER.pools[0], CLUSTER.pools[1].model_copy(update={"device": "cuda"})), "device cpu"),
+        ((few_cores, CLUSTER.pools[1]), f"{used} cores on each node"),
     ):
         with pytest.raises(UserError, match=word):
             check_cluster(layout, CLUSTER.model_copy(update={"pools": pools}))
@@ -223,3 +228,19 @@ def test_tables_of_equal_load_are_assigned_as_neighbours() -> None:
         ["s0", "s1", "s2"],
         ["s3", "s4", "s5"],
     ]
+
+
+def test_a_table_a_little_above_the_fair_share_stays_whole() -> None:
+    """Both pieces would pass over all of its keys."""
+    shards = assign_shards({"a": 1.2, "b": 1.0, "c": 1.0, "d": 0.8}, 4, 64)
+    assert all(len(held) == 1 and held[0].is_whole(64) for held in shards)
+    single = assign_shards({"a": 1.0}, 5, 64)
+    assert [len(held) for held in single] == [1] * 5  # all of them, where it must be cut anyway
+    assert (
+        sum(
+            not shard.is_whole(64)
+            for held in assign_shards({"a": 3.0, "b": 1.0}, 4, 64)
+            for shard in held
+        )
+        == 3
+    )

@@ -1,30 +1,74 @@
 """Run directories: one run at a time, whole files, clear refusals."""
 
 import errno
+import fcntl
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
+from heterps_hpc import run_lock
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Launched, record
+from heterps_hpc.run_lock import RunLock
 from heterps_hpc.rundir import RunDir
 
 
 def test_a_second_run_is_refused_while_the_first_holds_the_directory(tmp_path: Path) -> None:
     directory = RunDir(tmp_path / "run").create()
-    with directory.hold(), pytest.raises(UserError, match="another run"), directory.hold():
+    with RunLock(directory), pytest.raises(UserError, match="another run"), RunLock(directory):
         pass
-    with directory.hold():
+    with RunLock(directory):
         pass
+
+
+def test_a_run_that_waits_for_old_ranks_is_named_and_not_the_killed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDir(tmp_path / "run").create()
+    (directory.path / ".lock").write_text("1 on here\n")  # what a killed run leaves behind
+    seen: list[str | None] = []
+    monkeypatch.setattr(run_lock, "_SECONDS_FOR_OLD_RANKS", 0.0)
+    monkeypatch.setattr(run_lock, "has_ranks", lambda run: not seen.append(run_lock.holder(run)))
+    with pytest.raises(UserError, match="earlier start"), RunLock(directory):
+        pass
+    assert seen == [f"{os.getpid()} on {os.uname().nodename}"]
+    assert run_lock.holder(directory) is None
+
+
+def test_a_look_at_the_lock_refuses_nobody(tmp_path: Path) -> None:
+    """`heterps status` locks it for a moment, to see whether somebody else has."""
+    directory = RunDir(tmp_path / "run").create()
+    with directory.lock.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        threading.Timer(0.2, lambda: fcntl.flock(file, fcntl.LOCK_UN)).start()
+        with RunLock(directory):
+            assert run_lock.holder(directory) is not None
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    directory = RunDir(tmp_path / "run").create()
+    with RunLock(directory):
+        assert not run_lock.has_ranks(directory)
+        rank = run_lock.join(directory)
+        assert rank is not None
+        rank.close()
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(UserError, match="--run-dir"):
         RunDir(tmp_path / "run").create()
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(UserError, match=f"{tmp_path}/logs: File exists"):
+        RunDir(tmp_path).create()
 
 
 def test_a_link_to_itself_is_named(tmp_path: Path) -> None:

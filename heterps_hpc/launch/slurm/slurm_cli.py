@@ -21,6 +21,18 @@ class SlurmRefusal(UserError):
         self.reason = reason
 
 
+def check_slurm_answers() -> None:
+    """Refuse at once what would be refused after measuring and planning."""
+    try:
+        call("sinfo", "--noheader", "--format=%R")
+    except SlurmRefusal as error:
+        why = error.reason.split("fatal: ")[-1]  # what comes before is told in other words
+        raise UserError(
+            f"no Slurm answers here ({why}); use a login node, set SLURM_CONF, or try "
+            "slurm/dev_cluster/cluster up"
+        ) from None
+
+
 def call(*command: str, cwd: Path | None = None, with_errors: bool = False) -> str:
     """The output of a Slurm program, on request with what it writes to standard error.
 

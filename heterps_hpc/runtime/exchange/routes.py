@@ -139,8 +139,9 @@ def pooled_matrices(entry: RankLayout, model: Model, layout: Layout) -> list[Poo
                 slices.append(ColumnSlice(lookup.writes, tensor_column, column, width, adds))
                 column += width
         if pulls:
+            joined = join_neighbours(slices)
             routes = tuple(
-                Route(source, _replica(target, layout), join_neighbours(slices), column)
+                Route(source, _replica(target, layout), joined, column)
                 for target in layout.stage_ranks(stage)
             )
             matrices.append(PooledMatrix(tuple(pulls), routes, column))

@@ -90,10 +90,12 @@ class Exchange:
         self,
         comm: MPI.Intracomm,
         on_wait: Callable[[MessageKind, int], None] = lambda kind, peer: None,
+        on_moved: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._comm = comm
         self._on_wait = on_wait
-        self._meanwhile: Callable[[], None] = lambda: None
+        self._on_moved = on_moved
+        self._poll_also: Callable[[], None] = lambda: None
         self._local: dict[MessageKind, deque[tuple[torch.Tensor, Ready | None]]] = {
             kind: deque() for kind in MessageKind
         }
@@ -103,9 +105,9 @@ class Exchange:
         self.messages_sent: Counter[tuple[MessageKind, int]] = Counter()
         self.seconds_waited: defaultdict[MessageKind, float] = defaultdict(float)
 
-    def also(self, work: Callable[[], None]) -> None:
-        """Something else to look after, whenever messages are."""
-        self._meanwhile = work
+    def poll_also(self, work: Callable[[], None]) -> None:
+        """Call `work`, which must not wait, whenever messages are polled."""
+        self._poll_also = work
 
     def is_local(self, peer: int) -> bool:
         """Whether a peer is this rank itself."""
@@ -178,27 +180,32 @@ class Exchange:
     def poke(self) -> None:
         """Let MPI move data of messages in flight; cheap, called between layers."""
         self._send_ready()
-        self._meanwhile()
+        self._poll_also()
+        started = time.perf_counter()
         self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        self._on_moved(time.perf_counter() - started)
 
     def wait_for(self, request: MPI.Request, kind: MessageKind, peer: int) -> None:
-        """Wait for a message."""
-        if request.Test():
-            return
-        self._on_wait(kind, peer)
+        """Wait for a message. MPI moves the data of this and of others when it is looked at: that
+        is work of this rank, and not waiting."""
         started = time.perf_counter()
-        self.wait_until(request.Test)
-        self.seconds_waited[kind] += time.perf_counter() - started
+        done = request.Test()
+        moving = time.perf_counter() - started
+        if not done:
+            self._on_wait(kind, peer)
+            moving += self.wait_until(request.Test)
+            self.seconds_waited[kind] += time.perf_counter() - started
+        self._on_moved(moving)
 
-    def wait_until(self, done: Callable[[], bool]) -> None:
-        """Wait, and send meanwhile what becomes ready."""
+    def wait_until(self, done: Callable[[], bool]) -> float:
+        """Wait, and send meanwhile what becomes ready; the seconds of that."""
 
         def look() -> bool:
             self._send_ready()
-            self._meanwhile()
+            self._poll_also()
             return done()
 
-        wait_until(look)
+        return wait_until(look)
 
 
 def _bytes_of(data: torch.Tensor) -> np.ndarray:

@@ -1,5 +1,5 @@
-"""The hearts of one node's ranks, in memory that they share: one of them writes the node's file;
-and the marks of ranks that have not come together yet.
+"""Heartbeats of one node's ranks, in memory that they share: one of them writes the node's file;
+and the marks of ranks that wait for others to start.
 
 Shared file systems suffer under many small writes, so ranks beat into a page of memory once a
 second, and the first live rank of the node writes one small file every few seconds.
@@ -46,8 +46,8 @@ _SLOT = np.dtype(
 _STALE_TICKS = 4.0
 
 
-class Hearts:
-    """This rank's heart and those of its neighbours on the node."""
+class NodeHeartbeats:
+    """The heartbeats of this rank and of the others on its node."""
 
     def __init__(self, comm: MPI.Intracomm, layout: Layout, run_dir: RunDir, every: float) -> None:
         node = cast(MPI.Intracomm, comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
@@ -87,7 +87,7 @@ class Hearts:
         return float(mine["since"])
 
     def _is_writer(self, now: float) -> bool:
-        """The first rank of the node whose heart beats: a stopped one must not silence the rest."""
+        """The first rank of the node that is alive: a stopped one must not silence the rest."""
         before = self._slots["at"][: self._index]
         return bool((now - before > _STALE_TICKS * self._tick_seconds).all())
 
@@ -187,7 +187,7 @@ def _share(node: MPI.Intracomm, num_bytes: int) -> mmap.mmap:
     folder = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
     path = None
     if node.rank == 0:
-        handle, name = tempfile.mkstemp(prefix="heterps-hearts-", dir=folder)
+        handle, name = tempfile.mkstemp(prefix="heterps-heartbeats-", dir=folder)
         os.ftruncate(handle, num_bytes)
         os.close(handle)
         path = Path(name)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from heterps_hpc.phases import OUTSIDE_TRAINING, Phase
@@ -18,24 +20,37 @@ _TRACED_STEPS = range(10, 30)
 _ON_DEVICE = frozenset((Phase.ASSEMBLE, Phase.FORWARD, Phase.BACKWARD, Phase.CLIP, Phase.UPDATE))
 
 
+@dataclass(slots=True)
+class _Open:
+    """A phase that has begun, and what phases inside it took."""
+
+    name: Phase
+    began: float
+    worked: float  # processor time of this thread, then
+    inner: float = 0.0
+    inner_worked: float = 0.0
+
+
 class PhaseTimer:
     """Adds up seconds per phase; phases may nest, and then each counts only its own time."""
 
     def __init__(self, rank: int = 0, traced_steps: range = _TRACED_STEPS) -> None:
         self.seconds: defaultdict[Phase, float] = defaultdict(float)
+        # processor time of this thread, with a clock for it: time.thread_time takes microseconds
+        self.processor_seconds: defaultdict[Phase, float] = defaultdict(float)
+        self.processor_clock: Callable[[], float] = lambda: 0.0
         self.events: list[dict[str, Any]] = []  # Chrome's trace format
         self.step = 0
         self.current = Phase.START
-        self.count = (
-            0  # grows with everything that happens: the watchdog sees that we make progress
-        )
+        # grows with everything that happens, so that the watchdog sees progress
+        self.count = 0
         self.peer: int | None = None  # the rank that the current phase waits for
         self.first_step: int | None = None  # of this start, once it trains
         self.pass_batches = (0, 0)  # done and in all, of a pass over test data
         self._rank = rank
         self._origin = time.perf_counter()
         self._traced_steps = traced_steps
-        self._stack: list[tuple[Phase, float, float]] = []  # phase, began, seconds of inner phases
+        self._stack: list[_Open] = []
         self._device: Device | None = None
         self._on_device: Stopwatch | None = None
         self._marks: list[Mark] = []  # where the open phases of the device began
@@ -47,6 +62,7 @@ class PhaseTimer:
     def restart(self, step: int = 0) -> None:
         """Forget what was counted so far; the timeline begins now, before that step."""
         self.seconds.clear()
+        self.processor_seconds.clear()
         if self._device is not None:
             self._on_device = Stopwatch(self._device)
         self._origin = time.perf_counter()
@@ -73,7 +89,8 @@ class PhaseTimer:
         self.current = name
         self.count += 1
         self.peer = None
-        self._stack.append((name, time.perf_counter(), 0.0))
+        worked = self.processor_clock()
+        self._stack.append(_Open(name, time.perf_counter(), worked))
         if self._on_device is not None and name in _ON_DEVICE:
             self._marks.append(self._on_device.start())
 
@@ -85,19 +102,31 @@ class PhaseTimer:
         """The current phase cannot continue without that rank."""
         self.peer = peer
 
+    def count_as(self, name: Phase, seconds: float) -> None:
+        """So much of the innermost phase was really another one."""
+        self.seconds[name] += seconds
+        if self._stack:
+            self._stack[-1].inner += seconds
+
     def end(self) -> None:
         """End the innermost phase."""
         self.count += 1
         self.peer = None
-        name, began, inner = self._stack.pop()
+        ended = self._stack.pop()
+        name, began = ended.name, ended.began
         if self._on_device is not None and name in _ON_DEVICE:
             self._on_device.stop(name, self._marks.pop())
+        # this clock first, here and in `begin`: a CPU quota that the phase has used up stops the
+        # thread when it asks for it, and that time is the phase's
+        worked = self.processor_clock() - ended.worked
         now = time.perf_counter()
-        self.seconds[name] += now - began - inner
+        self.seconds[name] += now - began - ended.inner
+        self.processor_seconds[name] += worked - ended.inner_worked
         if self._stack:
-            outer, outer_began, outer_inner = self._stack[-1]
-            self._stack[-1] = (outer, outer_began, outer_inner + now - began)
-            self.current = outer
+            outer = self._stack[-1]
+            outer.inner += now - began
+            outer.inner_worked += worked
+            self.current = outer.name
         if self.step in self._traced_steps:
             self.events.append(
                 {

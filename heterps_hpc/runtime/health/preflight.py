@@ -15,7 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 from mpi4py import MPI
 
@@ -29,6 +28,7 @@ from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.device import accelerators, node_name, visible_devices
+from heterps_hpc.runtime.health.free_memory import free_memory
 from heterps_hpc.runtime.health.ping import ping_components
 from heterps_hpc.runtime.health.preflight_checks import (
     RankInfo,
@@ -135,7 +135,7 @@ def _with_needs(info: RankInfo, layout: Layout, job: Job) -> RankInfo:
         info,
         dataset=dataset.manifest.fingerprint(),
         needed_bytes=int(in_memory * (1 + snapshot_share(job))),
-        free_bytes=psutil.virtual_memory().available,
+        free_bytes=free_memory(),
         spill_bytes=int(rows - in_memory),
         spill_free_bytes=0 if spill_dir is None else _free_disk(spill_dir),
     )

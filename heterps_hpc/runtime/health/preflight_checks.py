@@ -29,7 +29,7 @@ class RankInfo:
     versions: Mapping[str, str] = field(default_factory=dict)  # of what it uses
     dataset: str = ""
     needed_bytes: int = 0  # of memory, for its shards
-    free_bytes: int = 0  # of memory, on its node
+    free_bytes: int = 0  # of memory, that its node and its cgroup leave
     spill_bytes: int = 0  # of disk, for rows that do not stay in memory
     spill_free_bytes: int = 0
     devices: tuple[str, ...] = ()  # accelerators that it sees, by names that differ

@@ -1,7 +1,7 @@
 """Notices when nothing moves any more, reports who waits for whom, and stops if the job says so.
 
 It starts before a rank first waits for another one. Until all ranks have come together they cannot
-share their hearts; a rank that waits for long in that time leaves a mark instead, a file that it
+share heartbeats; a rank that waits for long in that time leaves a mark instead, a file that it
 touches now and then, so that those without a fresh mark are known to be missing.
 """
 
@@ -23,7 +23,7 @@ from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import SILENT_FACTOR, describe_all, read_beats
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.health.heartbeat import Hearts, StartMarks
+from heterps_hpc.runtime.health.heartbeat import NodeHeartbeats, StartMarks
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.world import SECONDS_FOR_LAST_LINES
 
@@ -54,7 +54,7 @@ class Watchdog:
         self._spec = spec
         self._timer = timer
         self._marks = StartMarks(run_dir, rank, layout.num_ranks, spec)
-        self._hearts: Hearts | None = None  # until all ranks have come together
+        self._heartbeats: NodeHeartbeats | None = None  # until all ranks have come together
         self._over = threading.Event()
         self._reported_since = 0.0
         self._thread = threading.Thread(target=self._work, name="heterps-watchdog", daemon=True)
@@ -69,7 +69,7 @@ class Watchdog:
             self._over.set()
             self._thread.join(timeout=5.0)
 
-    def share_hearts(self, comm: MPI.Intracomm) -> None:
+    def share_heartbeats(self, comm: MPI.Intracomm) -> None:
         """From now on ranks see each other's progress; all of them call it."""
         self._run_dir.heartbeats.mkdir(parents=True, exist_ok=True)
         if comm.rank == 0:
@@ -77,7 +77,7 @@ class Watchdog:
                 old.unlink(missing_ok=True)
         comm.Barrier()
         every = self._spec.heartbeat_seconds
-        self._hearts = Hearts(comm, self._layout, self._run_dir, every)
+        self._heartbeats = NodeHeartbeats(comm, self._layout, self._run_dir, every)
         self._marks.remove()
 
     def _work(self) -> None:
@@ -85,11 +85,11 @@ class Watchdog:
         while not self._over.wait(tick):
             tick = min(1.0, self._spec.heartbeat_seconds / 4)
             try:
-                hearts = self._hearts
-                if hearts is None:
+                heartbeats = self._heartbeats
+                if heartbeats is None:
                     since = self._marks.beat(self._timer.count)
                 else:
-                    since = hearts.beat(self._timer)
+                    since = heartbeats.beat(self._timer)
                 if time.time() - since > self._spec.stall_seconds and self._all_stand_still():
                     self._stalled(since)
             except OSError as error:
@@ -97,7 +97,7 @@ class Watchdog:
 
     def _all_stand_still(self) -> bool:
         """Whether no rank anywhere has moved: a rank that works long keeps all others waiting."""
-        if self._hearts is None:
+        if self._heartbeats is None:
             return True
         oldest = time.time() - self._spec.stall_seconds
         return all(beat.since < oldest for beat in read_beats(self._run_dir))
@@ -107,8 +107,8 @@ class Watchdog:
             return
         self._reported_since = since
         with _whatever_the_disk_says():
-            if self._hearts is not None:
-                self._hearts.write()
+            if self._heartbeats is not None:
+                self._heartbeats.write()
             self._dump_stacks()
         if self._is_reporter():
             self._wait(_SECONDS_FOR_STACKS)
@@ -129,13 +129,13 @@ class Watchdog:
             if self._over.wait(min(left, 0.5)):
                 return True
             with _whatever_the_disk_says():
-                if self._hearts is None:
+                if self._heartbeats is None:
                     self._marks.beat(self._timer.count)
         return False
 
     def _is_reporter(self) -> bool:
-        """One rank reports for all: the first whose heart beats."""
-        if self._hearts is None:
+        """One rank reports for all: the first that is alive."""
+        if self._heartbeats is None:
             return self._rank == min(self._marks.fresh(), default=self._rank)
         silent_after = SILENT_FACTOR * self._spec.heartbeat_seconds
         now = time.time()
@@ -143,7 +143,7 @@ class Watchdog:
         return self._rank == min(alive, default=self._rank)
 
     def _report(self) -> None:
-        if self._hearts is None:
+        if self._heartbeats is None:
             lines = [self._marks.describe_missing()]
         else:
             lines = describe_all(self._run_dir)

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 def auc(scores: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> float:
     """Area under the ROC curve: the chance that a click outscores a non-click, ties half.
 
-    NaN when all labels are alike, as no pair then exists.
+    NaN when all labels are equal, as there is no pair to compare.
     """
     score, label, weight = _columns(scores, labels, weights)
     pairs = float((weight * label).sum() * (weight * (1 - label)).sum())
@@ -46,7 +46,7 @@ def normalised_entropy(
 ) -> float:
     """Log loss divided by that of always saying the mean label: below 1 means something learned.
 
-    NaN when all labels are alike.
+    NaN when all labels are equal.
     """
     _, label, weight = _columns(logits, labels, weights)
     total = float(weight.sum())

@@ -53,7 +53,7 @@ class Scored:
         self._before, self._blocks = columns, []
 
     def clear(self) -> None:
-        """Forget."""
+        """Drop what was kept."""
         self._before = []
         self._blocks.clear()
 

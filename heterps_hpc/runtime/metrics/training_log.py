@@ -1,4 +1,4 @@
-"""What a run reports while it trains: losses and scores, gathered seldom and written as lines."""
+"""What a run reports while it trains: losses and scores, gathered and written at intervals."""
 
 from __future__ import annotations
 

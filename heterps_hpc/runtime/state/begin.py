@@ -1,4 +1,4 @@
-"""Where a run begins: at its newest checkpoint, at another run's weights, or at nothing.
+"""Where a run begins: at its newest checkpoint, with another run's weights, or from scratch.
 
 A *warm start* is a new run that begins with the weights of an earlier one. Unlike a resumed run it
 starts at step 0, and the model may have changed: tables and parameters are taken by name where
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, newest
+from heterps_hpc.checkpoint.compatibility import check_match
 from heterps_hpc.checkpoint.exported import open_weights
 from heterps_hpc.core import Rows, Table, partition_of
 from heterps_hpc.errors import UserError
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.stage import StageModules
-from heterps_hpc.runtime.state.compatibility import check_match
 from heterps_hpc.runtime.state.restore import load_dense
 from heterps_hpc.runtime.state.table_rows import row_format
 
@@ -45,7 +45,8 @@ def begin(rank: Rank, run_dir: RunDir) -> None:
 
 def resume(rank: Rank, checkpoint: Checkpoint) -> None:
     """Continue exactly where a checkpoint of the same run was taken."""
-    check_match(rank, checkpoint)
+    data = rank.dataset.manifest.fingerprint()
+    check_match(checkpoint, rank.job, rank.model.fingerprint(), data)
     rank.restore(checkpoint)
     log.info("resumed at step %d from %s", checkpoint.step, checkpoint.path)
 

@@ -58,7 +58,7 @@ class Captured:
             self.arrays.append((plan, value))
 
     def close(self) -> None:
-        """Let go of the snapshots: training need preserve nothing more."""
+        """Close the snapshots, so that training has no rows to preserve for them any more."""
         for snapshot in self.tables.values():
             snapshot.close()
 
@@ -150,7 +150,7 @@ class _TableWriter:
         return {"keys": np.empty(0, np.uint64)}
 
     def write(self, writer: ShardWriter, tick: Callable[[], None]) -> None:
-        """Write partition by partition, letting go of each as soon as it is written."""
+        """Write partition by partition, releasing each as soon as it is written."""
         for partition in self._snapshot.partitions():
             for plan in self._columns.values():  # a segment for every partition, even if empty
                 writer.write(plan, partition, np.empty((0, *plan.shape[1:]), plan.dtype))

@@ -4,7 +4,7 @@
     each rank    shard on disk → its description goes to rank 0, in the background of training
     rank 0       has all descriptions → manifest → older checkpoints are removed
 
-A save that fails on one rank (a full disk) fails for all: it is reported and swept away, the
+A save that fails on one rank (a full disk) fails for all: it is reported and removed, the
 earlier checkpoints stay as they are, and training continues.
 """
 
@@ -24,12 +24,12 @@ from mpi4py import MPI
 
 from heterps_hpc import events
 from heterps_hpc.checkpoint import Manifest, ShardSpec
+from heterps_hpc.checkpoint.compatibility import must_match
 from heterps_hpc.checkpoint.store import directory_of, discard, keep_last, publish, shard_name
 from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.state.capture import Captured, write_shard
-from heterps_hpc.runtime.state.compatibility import must_match
 from heterps_hpc.runtime.votes import CONTINUE, SAVE, STOP, StopFlag
 
 log = logging.getLogger(__name__)
@@ -227,6 +227,6 @@ class Saver:
                 time.sleep(_NAP_SECONDS)
 
     def close(self) -> None:
-        """Give the thread and the communicator back."""
+        """Stop the thread and free the communicator."""
         self._pool.shutdown()
         self._comm.Free()

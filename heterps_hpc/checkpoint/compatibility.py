@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from heterps_hpc.checkpoint import Checkpoint
+from heterps_hpc.checkpoint.store import Checkpoint
 from heterps_hpc.config import Job
 from heterps_hpc.errors import UserError
-from heterps_hpc.runtime.rank import Rank
 
 
 def must_match(job: Job) -> dict[str, Any]:
@@ -40,14 +39,12 @@ def must_match(job: Job) -> dict[str, Any]:
     }
 
 
-def check_match(rank: Rank, checkpoint: Checkpoint) -> None:
+def check_match(
+    checkpoint: Checkpoint, job: Job, model_fingerprint: str, data_fingerprint: str
+) -> None:
     """Refuse a checkpoint of another run, naming what differs."""
     manifest = checkpoint.manifest
-    here = {
-        "model": rank.model.fingerprint(),
-        "data.train": rank.dataset.manifest.fingerprint(),
-        **must_match(rank.job),
-    }
+    here = {"model": model_fingerprint, "data.train": data_fingerprint, **must_match(job)}
     there = {
         "model": manifest.model_fingerprint,
         "data.train": manifest.data_fingerprint,
