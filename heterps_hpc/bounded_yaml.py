@@ -37,9 +37,19 @@ def read_data(path: Path, text: str) -> Any:
         raise UserError(f"{path}: nested too deeply; {MAX_DEPTH} levels are the limit") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         # ValueError: numbers of thousands of digits, dates such as 2024-13-45
-        what = " ".join(str(error).split())
+        what = _words(error)
         what = what if len(what) <= 300 else what[:297] + "..."
         raise UserError(f"{path}: not valid {'JSON' if is_json else 'YAML'}: {what}") from None
+
+
+def _words(error: Exception) -> str:
+    """What is wrong, with its place first."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark, began = error.problem_mark, error.context_mark
+    since = "" if began is None else f" in line {began.line + 1}"
+    context = f" ({error.context}{since})" if error.context else ""
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}{context}"
 
 
 def load_yaml(text: str) -> Any:

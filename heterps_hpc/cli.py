@@ -9,6 +9,7 @@ import typer
 
 from heterps_hpc import __version__
 from heterps_hpc.commands.one_line_errors import one_line_errors
+from heterps_hpc.commands.usage_errors import run_app
 from heterps_hpc.errors import UserError
 from heterps_hpc.launch.stop_requests import StopAtOnce
 
@@ -48,7 +49,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
     ] = False,
 ) -> None:
-    """Train click-through networks on CPU and GPU partitions at once, at the least money."""
+    """Train click-through networks on CPU and GPU partitions at once, at the lowest cost."""
 
 
 @app.command()
@@ -80,7 +81,10 @@ def run(
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="Where the files go.")] = Path(),
-    csv: Annotated[Path | None, typer.Option(help="Draft a recipe for this CSV file.")] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", "--parquet", help="Draft a recipe for this CSV or Parquet file."),
+    ] = None,
     delimiter: Annotated[str, typer.Option(help="Delimiter of the CSV file, or `tab`.")] = ",",
 ) -> None:
     """Write a commented job.yaml and cluster.yaml to start from."""
@@ -342,7 +346,7 @@ def checkpoint(context: typer.Context) -> None:
     """List, check, rewrite and export checkpoints: `heterps checkpoint --help`."""
     from heterps_hpc.checkpoint.command import app as verbs
 
-    verbs(context.args or ["--help"], prog_name="heterps checkpoint")
+    run_app(verbs, context.args or ["--help"], "heterps checkpoint")
 
 
 @app.command()
@@ -371,7 +375,7 @@ def _exit(code: int) -> None:
 def main() -> None:
     """Entry point of `heterps`."""
     with one_line_errors(), StopAtOnce():
-        app()
+        run_app(app, program="heterps")
 
 
 if __name__ == "__main__":

@@ -11,18 +11,20 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from heterps_hpc.errors import UserError
 from heterps_hpc.validation import Value, nearest
 
-Positive = Annotated[int, Field(gt=0, le=100_000)]  # ranks, nodes, cores
+Positive = Annotated[int, Field(gt=0, le=100_000)]  # ranks, nodes
+# a rank has as many threads: with ten thousands of them no process could start any more
+Cores = Annotated[int, Field(gt=0, le=4096)]
 PositiveFloat = Annotated[float, Field(gt=0, le=1e15)]
 
 
 class SlurmOptions(Value):
     """What a site wants in each component of a job, beyond what the layout decides."""
 
-    account: str | None = None  # who pays
+    account: str | None = None  # account that pays
     qos: str | None = None  # quality of service
     constraint: str | None = None  # features that nodes must have
-    gres: str | None = None  # instead of --gpus-per-node, where a site asks for it
-    reservation: str | None = None  # of nodes
+    gres: str | None = None  # GPUs by --gres, where a site asks for that
+    reservation: str | None = None  # reservation of nodes to run in
     options: tuple[str, ...] = ()  # further #SBATCH options, one each, e.g. "--exclusive"
 
 
@@ -43,18 +45,20 @@ class Pool(Value):
     """Nodes of one kind and price: one Slurm partition, or (a part of) this machine."""
 
     name: str  # used in plans, links and `--set`
-    device: DeviceKind = "cpu"  # or an accelerator as torch calls it: `cuda`, `xpu`
-    kind: Literal["cpu", "accelerator"] | None = None  # for baselines' names; else by `device`
-    partition: str | None = None  # of Slurm; not needed on this machine
+    device: DeviceKind = "cpu"  # `cpu`, or an accelerator as torch calls it: `cuda`, `xpu`
+    # which pool cpu-only and gpu-only mean; else by `device`
+    kind: Literal["cpu", "accelerator"] | None = None
+    partition: str | None = None  # partition of Slurm; not needed on this machine
     price_per_hour: PositiveFloat  # $ of a rank or of a node, by `billing`
     billing: Literal["rank", "node"] = "rank"  # what one price is for, as your site charges
-    max_ranks: Positive | None = None  # the most that a plan may use
-    max_nodes: Positive | None = None  # the most that a plan may use
-    cores_per_node: Positive = 1  # that ranks may use
-    cores_per_rank: Positive = 1  # a rank uses as many threads
-    memory_per_node_gb: PositiveFloat = 4.0  # GB (1e9 bytes); the ranks of a node share it
-    gpus_per_node: Annotated[int, Field(ge=0, le=1000)] = 0  # accelerators; each rank gets one
-    gpu_memory_gb: PositiveFloat | None = None  # of one accelerator, GB (1e9 bytes)
+    max_ranks: Positive | None = None  # the most ranks that a plan may use
+    max_nodes: Positive | None = None  # the most nodes that a plan may use
+    cores_per_node: Cores = 1  # cores of a node that ranks may use
+    cores_per_rank: Cores = 1  # cores, and so threads, of a rank
+    memory_per_node_gb: PositiveFloat = 4.0  # memory of a node, GB (1e9 bytes); its ranks share it
+    # accelerators of a node; each rank gets one
+    gpus_per_node: Annotated[int, Field(ge=0, le=1000)] = 0
+    gpu_memory_gb: PositiveFloat | None = None  # memory of one accelerator, GB (1e9 bytes)
     data_sheet: str | None = None  # a shipped data sheet: the pool is then estimated, not measured
     slurm: SlurmOptions = SlurmOptions()
 
@@ -115,9 +119,9 @@ class Link(Value):
     """The way between two pools (or within one)."""
 
     pools: tuple[str, str]  # the two ends; the same pool twice: within it
-    latency_seconds: PositiveFloat  # of a small message
+    latency_seconds: PositiveFloat  # time of a small message
     bytes_per_second: PositiveFloat  # bandwidth between two ranks
-    estimated: bool = True  # not measured
+    estimated: bool = True  # not measured: plans that use it are marked
 
 
 class Site(Value):
@@ -126,7 +130,7 @@ class Site(Value):
     modules: tuple[str, ...] = ()  # loaded by the batch script, in this order
     setup: tuple[str, ...] = ()  # lines of shell for the batch script
     environment: dict[str, str] = Field(default_factory=dict)  # variables of the ranks
-    srun_mpi: str | None = None  # else chosen for the MPI at hand
+    srun_mpi: str | None = None  # plugin of srun; else chosen for the MPI at hand
     srun_options: tuple[str, ...] = ()  # further options of srun, one each
     prefix: tuple[str, ...] = ()  # before every rank's command, e.g. a container's `exec`
     python: str | None = None  # the interpreter of the ranks, where it is not the one that submits
@@ -136,8 +140,8 @@ class Site(Value):
 class Cluster(Value):
     """All pools and the links between them."""
 
-    version: Literal[1] = 1  # of the format
-    name: str = "cluster"  # for reports
+    version: Literal[1] = 1  # version of the file format
+    name: str = "cluster"  # name in reports
     pools: tuple[Pool, ...]
     links: tuple[Link, ...] = ()
     site: Site = Site()

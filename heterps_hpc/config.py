@@ -55,12 +55,12 @@ class SyntheticData(Value):
     test_rows: Positive = 20_000  # samples to evaluate on
     num_slots: Annotated[int, Field(gt=0, le=10_000)] = 26  # categorical features
     cardinality: Positive = 10_000  # distinct keys of each slot
-    # of each slot; not 1: that many in the mean
+    # keys of each slot in a sample; not 1: on average
     keys_per_sample: Annotated[float, Field(gt=0, le=10_000)] = 1.0
     # exponent of how often keys occur; 0: all alike
     zipf: Annotated[float, Field(ge=0, le=100)] = 1.1
     num_dense: Annotated[int, Field(ge=0, le=10_000)] = 13  # dense columns
-    seed: Seed = 1  # of the generator
+    seed: Seed = 1  # seed of the generator
 
 
 class DataSpec(Value):
@@ -80,11 +80,11 @@ class LearningRate(Value):
 
     # `cosine` falls to `final_factor`, `step` drops every `step_every` steps
     kind: Literal["constant", "cosine", "step"] = "constant"
-    warmup_steps: NotNegative = 0  # over which the factor rises to 1
-    total_steps: Positive | None = None  # until `cosine` ends; else those of the run
+    warmup_steps: NotNegative = 0  # steps over which the factor rises to 1
+    total_steps: Positive | None = None  # steps until `cosine` ends; else those of the run
     step_every: Positive | None = None  # steps between drops, for `step`
-    step_factor: PositiveFloat = 0.1  # of each drop, for `step`
-    final_factor: NotNegativeFloat = 0.0  # at the end, for `cosine`
+    step_factor: PositiveFloat = 0.1  # factor of each drop, for `step`
+    final_factor: NotNegativeFloat = 0.0  # factor at the end, for `cosine`
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -101,7 +101,7 @@ class SparseOptimizer(Value):
     lr: Rate = 0.05  # learning rate
     eps: PositiveFloat = 1e-8  # of adagrad and adam: added to the divisor
     weight_decay: NotNegativeFloat = 0.0  # a share of the row, added to its gradient
-    betas: tuple[Beta, Beta] = (0.9, 0.999)  # of adam
+    betas: tuple[Beta, Beta] = (0.9, 0.999)  # decay rates of adam
     # limit of the norm of a row's gradient, merged over the batch
     clip_norm: PositiveFloat | None = None
     initial_accumulator: NotNegativeFloat = 0.0  # what the sums of adagrad start from
@@ -115,11 +115,11 @@ class DenseOptimizer(Value):
     lr: Rate = 0.001  # learning rate
     eps: PositiveFloat = 1e-8  # of adagrad and adam: added to the divisor
     weight_decay: NotNegativeFloat = 0.0  # as in `torch.optim`
-    betas: tuple[Beta, Beta] = (0.9, 0.999)  # of adam and adamw
-    momentum: NotNegativeFloat = 0.0  # of sgd
+    betas: tuple[Beta, Beta] = (0.9, 0.999)  # decay rates of adam and adamw
+    momentum: NotNegativeFloat = 0.0  # momentum of sgd
     clip_norm: PositiveFloat | None = None  # limit of the norm of all dense gradients of all stages
     schedule: LearningRate = LearningRate()
-    compression: Literal["none", "fp16"] = "none"  # of gradients that replicas sum
+    compression: Literal["none", "fp16"] = "none"  # number format of summed gradients
 
 
 class TableOptions(Value):
@@ -127,12 +127,16 @@ class TableOptions(Value):
 
     # by key hash: the unit of sharding; fixed for the life of a checkpoint
     num_partitions: Annotated[int, Field(gt=0, le=2**16)] = 64
-    expected_rows: Positive | dict[str, Positive] | None = None  # of each table, or by its name
-    precision: Literal["float16", "bfloat16"] | None = None  # of vectors in memory; train.precision
-    init: Literal["uniform", "normal", "zeros"] = "uniform"  # of new rows; how wide: the model says
+    # rows to prepare memory for: of each table, or by its name
+    expected_rows: Positive | dict[str, Positive] | None = None
+    # number format of vectors in memory; else `train.precision`
+    precision: Literal["float16", "bfloat16"] | None = None
+    # first values of new rows; the model says how wide
+    init: Literal["uniform", "normal", "zeros"] = "uniform"
     # sightings of a key before it gets a row
     admit_after: Annotated[int, Field(gt=0, le=65_535)] = 1
-    sketch_bytes: Annotated[int, Field(ge=8, le=2**32)] | None = None  # of each partition
+    # size of a sketch that counts keys not yet admitted, of each partition
+    sketch_bytes: Annotated[int, Field(ge=8, le=2**32)] | None = None
     counters: bool = False  # count shows and clicks of each row
     track_changes: bool = False  # when each row last changed, for exports of changed rows only
     show_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on shows and clicks, per step
@@ -143,8 +147,9 @@ class TableOptions(Value):
     click_weight: NotNegativeFloat = 1.0  # see `show_weight`
     evict_every: Positive = 1000  # steps between two sweeps of a partition
     hot_bytes: Positive | None = None  # memory for rows of a rank; colder rows go to `spill_dir`
-    spill_dir: FilePath | None = None  # on a local disk
-    threads: Annotated[int, Field(gt=0, le=1024)] | None = None  # as many as the rank has cores
+    spill_dir: FilePath | None = None  # directory of cold rows, on a local disk
+    # threads of a rank; else as many as it has cores
+    threads: Annotated[int, Field(gt=0, le=1024)] | None = None
     # gradients of a row that are not finite: end the run, or skip the row
     on_nonfinite: Literal["refuse", "skip"] = "refuse"
 
@@ -178,19 +183,19 @@ class TrainSpec(Value):
     staleness: Annotated[int, Field(ge=0, le=100)] = 1
     epochs: Positive | None = 1  # passes over the data
     steps: Positive | None = None  # batches in all, instead of epochs
-    seed: Seed = 0  # of initial values, order and sampling
+    seed: Seed = 0  # seed of first values, order and sampling
     sparse: SparseOptimizer = SparseOptimizer()
     dense: DenseOptimizer = DenseOptimizer()
     tables: TableOptions = TableOptions()
-    # of computing; `bf16`: dense layers by autocast
+    # number format of computing; `bf16`: dense layers by autocast
     precision: Literal["float32", "float64", "bf16"] = "float32"
-    # of rows and activations between ranks
+    # number format of messages between ranks
     wire: Literal["float32", "bfloat16", "float16"] = "float32"
     reducer: Literal["auto", "horovod", "mpi", "torch"] = "auto"  # who sums dense gradients
-    on_nan: Literal["stop", "skip"] = "stop"  # a batch whose loss is not a number
+    on_nan: Literal["stop", "skip"] = "stop"  # what to do about a batch whose loss is not a number
     metrics_every: Positive = 50  # steps between lines of metrics
     evaluate_every: Positive | None = None  # steps between evaluations on the test set
-    evaluate_at_end: bool = True  # also when training ends
+    evaluate_at_end: bool = True  # evaluate when training ends
     init_from: FilePath | None = None  # a run, a checkpoint or an export to start from
 
     @model_validator(mode="after")
@@ -221,7 +226,8 @@ class Goal(Value):
 
     # a floor; the plan is the cheapest that reaches it
     min_samples_per_second: PositiveFloat | None = None
-    min_fraction_of_best: Annotated[float, Field(gt=0, le=1)] | None = None  # of the fastest plan
+    # speed as a share of the fastest plan's
+    min_fraction_of_best: Annotated[float, Field(gt=0, le=1)] | None = None
     max_hours: PositiveFloat | None = None  # of the run, start-up counted
     deadline: datetime | None = None  # such as 2030-05-01 18:00; start-up and queue counted
     max_money: PositiveFloat | None = None  # $ of training; alone: the fastest plan within it
@@ -268,12 +274,13 @@ class Goal(Value):
 class PlanSpec(Value):
     """Which scheduler decides, and for how long it may think."""
 
-    scheduler: str = "rl"  # docs/planning.md lists them
-    provisioning: Literal["least-money", "StaRatio", "StaPSRatio"] = "least-money"  # ranks
-    seconds: PositiveFloat = 10.0  # that the scheduler may take
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the scheduler
+    scheduler: str = "rl"  # who decides; docs/planning.md lists them
+    # how ranks are counted: at the lowest cost, or by a rule of the paper
+    provisioning: Literal["least-money", "StaRatio", "StaPSRatio"] = "least-money"
+    seconds: PositiveFloat = 10.0  # time that the scheduler may take
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # seed of the scheduler
     trial_runs: Annotated[int, Field(ge=0, le=20)] = 0  # plans that really run before one is taken
-    trial_seconds: Annotated[float, Field(gt=0, le=3600)] = 20.0  # of training, each
+    trial_seconds: Annotated[float, Field(gt=0, le=3600)] = 20.0  # training time of each trial
     # then, and at every restart, the run's own times are planned from; never by default
     replan_after_minutes: PositiveFloat | None = None
 
@@ -282,7 +289,7 @@ class CheckpointSpec(Value):
     """When to save; nothing is saved on a timer unless asked for, a stop signal always saves."""
 
     every_steps: Positive | None = None  # batches between checkpoints
-    every_minutes: PositiveFloat | None = None  # between checkpoints
+    every_minutes: PositiveFloat | None = None  # minutes between checkpoints
     keep: Positive = 2  # newest checkpoints that are kept
     at_end: bool = True  # save the final state
 
@@ -299,10 +306,11 @@ class WatchSpec(Value):
 class MeasureSpec(Value):
     """How `measure` takes its times."""
 
-    batches: Annotated[int, Field(gt=0, le=10_000)] = 6  # that are timed in each measurement
+    # batches that are timed in each measurement
+    batches: Annotated[int, Field(gt=0, le=10_000)] = 6
     # short batches are timed for so long, up to ten times as many
     seconds: Annotated[float, Field(ge=0, le=3600)] = 2.0
-    warmup: Annotated[int, Field(gt=0, le=10_000)] = 2  # batches before them
+    warmup: Annotated[int, Field(gt=0, le=10_000)] = 2  # batches before those that are timed
     # numbers of ranks that each pool is measured with
     rank_counts: Annotated[tuple[RankCount, ...], Field(max_length=100)] = (1, 2)
 
@@ -320,7 +328,7 @@ class LaunchSpec(Value):
 class Job(Value):
     """One training job, as written in job.yaml."""
 
-    version: Literal[1] = 1  # of the format
+    version: Literal[1] = 1  # version of the file format
     # names the run directory and the Slurm job
     name: Annotated[str, Field(min_length=1, max_length=120)]
     model: ModelSpec

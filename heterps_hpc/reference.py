@@ -54,14 +54,28 @@ def keys() -> list[Key]:
 
 
 def explain(name: str) -> str:
-    """A key, or all keys of a section, for a terminal."""
-    known = keys()
-    found = [key for key in known if key.name == name or key.name.startswith(f"{name}.")]
+    """A key, or a section with the keys in it, for a terminal."""
+    known, name = keys(), name.rstrip(".")
+    found = [key for key in known if key.name == name]
     found = found or [key for key in known if _of_an_entry(key.name, name)]
     found = found or [key for key in known if key.name.rsplit(".", 1)[-1] == name]
     if not found:
         raise UserError(f"no key {name!r}; {nearest(name, [key.name for key in known])}")
-    return "\n".join(key.text() for key in found)
+    return "\n".join("\n".join([key.text(), *_inside(key, known)]) for key in found)
+
+
+def _inside(section: Key, known: list[Key]) -> list[str]:
+    """One line for each key of a section; a section in it is explained when asked for."""
+    name = section.name + ("[]." if section.kind.startswith("list of") else ".")
+    inner = [key for key in known if key.name.rpartition(".")[0] == name[:-1]]
+    width = max((len(key.name) for key in inner), default=0)
+    lines = [f"  {key.name:<{width}}  {key.note}" for key in inner]
+    hint = (
+        f"`heterps explain {inner[0].name.replace('[]', '')}` tells more of that key"
+        if inner
+        else ""
+    )
+    return [*lines, hint] if inner else []
 
 
 def _of_an_entry(key: str, name: str) -> bool:

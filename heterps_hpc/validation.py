@@ -7,7 +7,7 @@ import json
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TextIO
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
@@ -20,6 +20,7 @@ from heterps_hpc.errors import UserError
 _MAX_PROBLEMS = 8
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxlong, _REPR.maxstring = 3, 40, 40
+_PART = 1 << 20  # characters
 _MAX_PATH = 4096  # of a path, as Linux has it
 
 
@@ -60,8 +61,9 @@ class Value(BaseModel):
     def parse(cls, data: object, origin: str) -> Self:
         """Validate plain data; `origin` (a file name) leads every error message."""
         if not isinstance(data, Mapping):
+            what = "nothing" if data is None else type(data).__name__
             raise UserError(
-                f"{origin}: expected a mapping of keys, got {type(data).__name__}; "
+                f"{origin}: expected a mapping of keys, got {what}; "
                 f"the keys are {', '.join(cls.model_fields)}"
             )
         try:
@@ -91,7 +93,7 @@ def read_text(path: Path) -> str:
     limit = max_bytes(path)
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(limit + 1)  # /dev/zero has no end
+            text = _read_at_most(file, limit + 1)  # /dev/zero has no end
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
@@ -108,6 +110,15 @@ def read_text(path: Path) -> str:
     if len(text) > limit:
         raise UserError(f"{path}: more than {limit} characters; is it that file?")
     return text
+
+
+def _read_at_most(file: TextIO, num_characters: int) -> str:
+    """In parts: Python takes memory for all that it is asked for, however small the file is."""
+    parts = []
+    while num_characters > 0 and (part := file.read(min(num_characters, _PART))):
+        parts.append(part)
+        num_characters -= len(part)
+    return "".join(parts)
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -11,7 +11,13 @@ from typing import Any
 from heterps_hpc import events
 from heterps_hpc import format as fmt
 from heterps_hpc.cluster import Cluster
-from heterps_hpc.commands.prepare import held_run, refuse_mixing
+from heterps_hpc.commands.prepare import (
+    check_first_weights,
+    held_run,
+    ready_data,
+    refuse_mixing,
+    refuse_other_job,
+)
 from heterps_hpc.events import Launched
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener, launcher_for
@@ -41,6 +47,9 @@ def launch(run_dir: Path, on: str, *, resume: bool, wait: bool) -> ExitCode:
     with held_run(run_dir) as (job, cluster, run):
         refuse_mixing(run, resume)
         layout = Layout.load(run.layout)
+        ready_data(job)  # what ranks would refuse is refused before they wait in a queue
+        check_first_weights(job, run)
+        refuse_other_job(run, job, cluster, keeps_layout=True)
         return start(launcher, LaunchRequest(run, layout, job, cluster), wait=wait)
 
 

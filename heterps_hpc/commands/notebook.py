@@ -139,8 +139,9 @@ def _source(job: JobLike) -> Path | Job:
     """A job file; or a job whose relative paths count from the working directory."""
     if isinstance(job, Path | str):
         return Path(job)
-    parsed = job if isinstance(job, Job) else Job.parse(dict(job), "job")
-    return parsed.anchored(Path.cwd())
+    if not isinstance(job, Job):
+        job = Job.parse(dict(job) if isinstance(job, Mapping) else job, "job")
+    return job.anchored(Path.cwd())
 
 
 def _path(path: PathLike | None) -> Path | None:

@@ -20,8 +20,9 @@ from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest, Listener, launcher_for
-from heterps_hpc.launch.live_line import LiveLine
+from heterps_hpc.launch.live_line import LineText, LiveLine
 from heterps_hpc.layout import Layout
+from heterps_hpc.run_lock import RunLock
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.serving.score_file import Columns, ScoreFile
 
@@ -63,7 +64,7 @@ def predict_by_ranks(run_dir: Path, data: Path, out: Path, step: int | None, on:
             }
         )
         layout = Layout.load(run.layout)
-        with scoring_run.hold():
+        with RunLock(scoring_run):
             scoring.save(scoring_run.job)
             cluster.save(scoring_run.cluster)
             layout.save(scoring_run.layout)
@@ -84,8 +85,9 @@ def predict_here(run_dir: Path, data: Path, out: Path, step: int | None, delimit
     """Score a data set or a file of raw rows in this process, without MPI, a batch at a time."""
     first = 0
 
-    def progress() -> list[str]:
-        return ["scoring", fmt.plural(first, "row")] if first else ["loading the model"]
+    def progress() -> LineText:
+        words = ("scoring", fmt.plural(first, "row")) if first else ("loading the model",)
+        return LineText(words, words)
 
     with LiveLine(progress), ScoreFile.create(out) as file:
         from heterps_hpc.serving.predictor import Predictor, sigmoid

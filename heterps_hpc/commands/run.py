@@ -7,12 +7,13 @@ from pathlib import Path
 from heterps_hpc.commands import plan as planning
 from heterps_hpc.commands.launch import start
 from heterps_hpc.commands.measure import measure
-from heterps_hpc.commands.prepare import freeze, ready_data
+from heterps_hpc.commands.prepare import check_first_weights, freeze, ready_data
 from heterps_hpc.commands.report import report
 from heterps_hpc.commands.tasks import task
 from heterps_hpc.config import Job
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest, launcher_for
+from heterps_hpc.launch.slurm.slurm_cli import check_slurm_answers
 from heterps_hpc.layout import Layout
 from heterps_hpc.profile import Profile
 
@@ -32,9 +33,12 @@ def run(
     With a profile of an earlier measurement, nothing is measured.
     """
     launcher = launcher_for(on)
+    if on == "slurm":
+        check_slurm_answers()
     with freeze(source, run_dir, resume=resume) as (job, cluster, directory):
         with task(directory, "data"):
             ready_data(job)
+        check_first_weights(job, directory)
         if resume and directory.layout.exists():
             layout = Layout.load(directory.layout)
         else:

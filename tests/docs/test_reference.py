@@ -42,6 +42,19 @@ def test_a_key_is_explained(name: str, words: list[str]) -> None:
     assert all(word in text for word in words), text
 
 
+def test_a_section_lists_its_own_keys_in_a_line_each() -> None:
+    lines = explain("train.").splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  train.s")] == [
+        "train.staleness",
+        "train.steps",
+        "train.seed",
+        "train.sparse",
+    ]
+    assert not [line for line in lines if "train.sparse." in line]
+    hint = explain("pools").splitlines()[-1]
+    assert explain(hint.split("`")[1].split()[-1]).startswith("pools[].name")
+
+
 def test_an_unknown_key_gets_the_nearest() -> None:
     with pytest.raises(UserError, match=r"did you mean 'train\.on_nan'"):
         explain("train.on_nam")
