@@ -116,7 +116,7 @@ def _frontier(run: RecordedRun) -> Painter | None:
         if points:
             x, y = zip(*points, strict=True)
             # a floor between two plans costs as much as the faster one
-            axes.step(x, y, where="pre", color=ACCENT, marker=".", label="least money")
+            axes.step(x, y, where="pre", color=ACCENT, marker=".", label="cheapest plan")
         others = [row for row in rows if not row.is_chosen]
         axes.scatter(
             [row.samples_per_second or 0 for row in others],
@@ -142,8 +142,8 @@ def _frontier(run: RecordedRun) -> Painter | None:
             axes.axvline(floor, color=THIRD, linestyle="--", linewidth=1.2, label="floor")
         _axis_of_rates(axes, "x", "samples per second")
         axes.yaxis.set_major_formatter(lambda value, _: _tick_of_money(value))
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel("money of the job")
+        _from_zero(axes)
+        axes.set_ylabel("cost of the job")
         legend_below(axes)
 
     return paint
@@ -168,8 +168,8 @@ def _learning(run: RecordedRun) -> Painter | None:
         if max(money) > 20 * min(money) > 0:
             axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: _tick_of_money(value))
-        axes.set_xlabel("seconds of thinking")
-        axes.set_ylabel("money of the job")
+        axes.set_xlabel("seconds of search")
+        axes.set_ylabel("cost of the job")
         legend_below(axes)
 
     return paint
@@ -231,12 +231,17 @@ def _throughput(run: RecordedRun) -> Painter | None:
             axes.axhline(predicted, color=SECOND, linestyle="-", linewidth=1.2, label="predicted")
         if floor:
             axes.axhline(floor, color=THIRD, linestyle="--", linewidth=1.2, label="floor")
-        axes.set_ylim(bottom=0)
+        _from_zero(axes)
         axes.set_xlabel("step")
         _axis_of_rates(axes, "y", "samples per second")
         legend_below(axes)
 
     return paint
+
+
+def _from_zero(axes: Axes) -> None:
+    """With some room above the highest line."""
+    axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
 
 
 def legend_below(axes: Axes) -> None:

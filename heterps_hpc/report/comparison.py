@@ -63,12 +63,13 @@ def _results(runs: Sequence[RecordedRun]) -> list[Row]:
         found = [float(each[name]) if name in each else None for each in scores]
         rows.append(_row(name, found, lambda value: f"{value:.4f}", better))
     rates = [run.summary.samples_per_second if run.summary else None for run in runs]
+    predicted = [plan.estimate.samples_per_second if plan else None for plan in plans]
     rows += [
         _row("samples/s", rates, fmt.rate, max),
-        _row("predicted", [p.estimate.samples_per_second if p else None for p in plans], fmt.rate),
+        _row("predicted samples/s", predicted, fmt.rate),
         _row("money spent", [each.money if each else None for each in spent], fmt.money, min),
         _row("predicted money", [p.estimate.money if p else None for p in plans], fmt.money),
-        _row("time of nodes", [each.seconds if each else None for each in spent], fmt.seconds, min),
+        _row("node time", [each.seconds if each else None for each in spent], fmt.seconds, min),
         _row("samples", [run.summary.samples if run.summary else None for run in runs], fmt.count),
         Row("plan", tuple(outcome.shape(plan) if plan else UNKNOWN for plan in plans)),
         Row("scheduler", tuple(plan.scheduler if plan else UNKNOWN for plan in plans)),

@@ -64,7 +64,7 @@ class RecordedRun:
 def read_run(run_dir: RunDir) -> RecordedRun:
     """Read what is there; only a directory without any trace of a run is refused."""
     if not run_dir.path.is_dir():
-        raise UserError(f"{run_dir.path}: no such run directory; give the one that `run` printed")
+        raise UserError(f"{run_dir.path}: no such run directory; `heterps ls` lists runs")
     run = RecordedRun(run_dir.path)
     run.job = _value(run, run_dir.job, Job.parse_saved, "the job is unknown")
     run.cluster = _value(run, run_dir.cluster, Cluster.load, "no prices: money is left out")

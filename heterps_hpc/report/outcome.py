@@ -170,9 +170,9 @@ def _bill(plan: Plan | None, spent: Spending | None) -> str:
     if spent is None:
         return ""
     trained = fmt.money(spent.money - sum(spent.besides.values()))
-    text = f"It cost {trained} for {fmt.seconds(spent.seconds)} of nodes"
+    text = f"It cost {trained} for {fmt.seconds(spent.seconds)} of nodes, from start to end"
     if plan is not None:
-        text += f"; training was predicted to cost {fmt.money(plan.estimate.money)}"
+        text += f"; training alone was predicted to cost {fmt.money(plan.estimate.money)}"
     parts = [f"{fmt.money(money)} for {what}" for what, money in spent.besides.items()]
     if parts:
         text += f". With {' and '.join(parts)} it was {fmt.money(spent.money)} in all"

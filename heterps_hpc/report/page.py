@@ -243,7 +243,7 @@ def tiles(run: RecordedRun, spent: spending.Spending | None) -> list[Tile]:
     if plan is not None:
         found.append(
             Tile(
-                "money of the plan",
+                "cost of the plan",
                 fmt.money(plan.estimate.money),
                 f"predicted, {fmt.money(plan.estimate.money_per_hour)} per hour",
             )

@@ -21,6 +21,7 @@ COLOURS = {
     "pull": "#27a38a",
     "push": "#157a63",
     "send": "#f2a33a",
+    "transfer": "#e0703a",
     "read": "#c98b2b",
     "evaluate": "#4bb4d6",
     "save": "#b4664f",

@@ -155,10 +155,10 @@ def _card(
     stage = layout.stages[index]
     roles = {layout.ranks[rank].role for rank in layout.stage_ranks(index)}
     ranks = fmt.plural(stage.num_ranks, "rank")
-    mark = " (estimated)" if stage.pool in estimated else ""
-    title = fmt.shorten(stage.pool, 22 - len(mark)) + mark
+    title = fmt.shorten(stage.pool, 15 if time.binds else 22)  # the slowest has a badge next to it
     subtitle = f"stage {index} · {ranks} · {'/'.join(sorted(roles))}"
-    times = "" if time.predicted is None else f"predicted {fmt.seconds(time.predicted)} per batch"
+    known = "estimated" if stage.pool in estimated else "predicted"
+    times = "" if time.predicted is None else f"{known} {fmt.seconds(time.predicted)} per batch"
     return Card(
         *corner,
         height,

@@ -11,7 +11,7 @@ from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.spending import attempts, seconds_since_epoch
 
 _TASKS = {
-    "data": "reading data",
+    "data": "preparing data",
     "measure": "measuring",
     "plan": "planning",
     "trial": "trying plans",

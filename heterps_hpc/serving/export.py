@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -41,7 +42,7 @@ def export_model(
     """Write everything; returns what manifest.json says."""
     if dense_format not in _FILES:
         raise UserError(f"--format is {dense_format!r}; valid: {', '.join(_FILES)}")
-    if out.exists():
+    if os.path.lexists(out):
         raise UserError(f"{out}: exists already; choose another directory")
     part = out.with_name(f".{out.name}.part")  # whole under its name, or not there at all
     shutil.rmtree(part, ignore_errors=True)

@@ -40,7 +40,9 @@ class Inputs:
         """The samples of an Arrow table of raw columns, without labels and weights."""
         if self.recipe is None:
             return self._rows_of_keys(table)
-        from data_prep.recipe import Recipe
+        import pyarrow as pa
+
+        from data_prep.recipe import BadColumn, Recipe
         from data_prep.recipe_rows import features_of
 
         recipe = Recipe.model_validate(self.recipe)
@@ -48,7 +50,11 @@ class Inputs:
             table,
             [slot.column for slot in recipe.slots] + [column.column for column in recipe.dense],
         )
-        return self.folded(features_of(table, recipe))
+        try:
+            rows = features_of(table, recipe)
+        except (BadColumn, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UserError(f"rows as in the training data are needed: {error}") from None
+        return self.folded(rows)
 
     def keys(self, slot: str, values: Any) -> UInt64s:
         """The keys of some raw values of one slot."""

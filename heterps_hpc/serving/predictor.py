@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from heterps_hpc.checkpoint import Checkpoint, Contents
 from heterps_hpc.checkpoint.store import directory_of
@@ -57,7 +58,9 @@ class Predictor:
         run = Path(run)
         paths = RunDir(run)
         if not paths.job.is_file():
-            raise UserError(f"{run}: no {paths.job.name}, so this is not a run directory")
+            raise UserError(
+                f"{run}: not a run directory (it has no {paths.job.name}); `heterps ls` lists runs"
+            )
         job = Job.parse_saved(paths.job)
         place = run if step is None else directory_of(paths.checkpoints, step)
         checkpoint = Checkpoint.open(place)
@@ -207,7 +210,7 @@ def load(run: Path | str, step: int | None = None) -> Predictor:
 
 def sigmoid(logits: Floats) -> Floats:
     """Logits as probabilities."""
-    probabilities: Floats = 1 / (1 + np.exp(-logits))
+    probabilities: Floats = expit(logits)
     return probabilities
 
 
@@ -220,7 +223,10 @@ def as_arrow(data: Any) -> Any:
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if isinstance(data, Mapping):
-        return pa.table({name: pa.array(values) for name, values in data.items()})
+        try:
+            return pa.table({name: pa.array(values) for name, values in data.items()})
+        except pa.ArrowException as error:
+            raise UserError(f"these columns are no table: {error}") from None
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         return pa.Table.from_pandas(data, preserve_index=False)
     raise UserError(

@@ -96,7 +96,7 @@ def test_memory_of_other_stages_is_not_shown(run: RunDir) -> None:
     run.schedulers.write_text(json.dumps(planned))
     text = page_of(run).text
     assert "Memory of one rank" not in text
-    assert "Nearly chosen" not in text
+    assert "Runner-up plans" not in text
 
 
 def test_a_whole_run_lacks_nothing(whole: RunDir) -> None:

@@ -16,7 +16,7 @@ from data_prep.table import main as prepare_table
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
-from heterps_hpc.serving.predictor import Predictor
+from heterps_hpc.serving.predictor import Predictor, sigmoid
 from tests.equivalence.cases import Case, make_job
 from tests.equivalence.click_log import write_click_logs
 from tests.serving.trained import RECIPE, Trained, raw_columns, train
@@ -100,6 +100,17 @@ def test_the_label_is_not_needed_and_a_missing_column_is_named(raw: Trained) -> 
         predictor.predict(columns)
 
 
+def test_columns_of_text_are_read_as_those_of_a_file(raw: Trained) -> None:
+    predictor = Predictor.load(raw.run)
+    columns = raw_columns(20)
+    texts = {**columns, "age": ["" if age is None else str(age) for age in columns["age"]]}
+    np.testing.assert_array_equal(predictor.predict(texts), predictor.predict(columns))
+    with pytest.raises(UserError, match="rows as in the training data are needed"):
+        predictor.predict({**columns, "age": ["old"] * 20})
+    with pytest.raises(UserError, match="these columns are no table"):
+        predictor.predict({**columns, "age": [1.0]})
+
+
 def test_embeddings_by_raw_ids(raw: Trained) -> None:
     predictor = Predictor.load(raw.run)
     vectors = predictor.embedding("user", ["user 1", "user 2", "nobody"])
@@ -140,3 +151,10 @@ def test_it_needs_neither_mpi_nor_horovod(raw: Trained) -> None:
         "assert not {'mpi4py', 'horovod'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_logit_of_any_size_is_a_probability() -> None:
+    logits = np.array([-1000, 0, 1000], np.float32)
+    assert sigmoid(logits).tolist() == [0, 0.5, 1]
+    assert sigmoid(logits).dtype == np.float32
