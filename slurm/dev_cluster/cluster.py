@@ -15,6 +15,7 @@ from slurm.dev_cluster.cgroups import CONTROLLER, Cgroups
 from slurm.dev_cluster.config import write_config
 from slurm.dev_cluster.network import Network
 from slurm.dev_cluster.node_start import node_command
+from slurm.dev_cluster.pinning import pinned
 from slurm.dev_cluster.processes import (
     first_of_its_kind,
     pid_of,
@@ -166,7 +167,8 @@ class DevCluster:
         self.network.disconnect(name)
         self.groups.make(name, node)
         (self.spec.folder / "etc" / f"boot_id.{name}").write_text(f"{uuid.uuid4()}\n")
-        self._run([*self.groups.enter(name), "setsid", "--fork", *command], f"slurmd.{name}")
+        start = [*self.groups.enter(name), *pinned(self.spec.nodes, name), "setsid", "--fork"]
+        self._run([*start, *command], f"slurmd.{name}")
         pid = self._first_process(node)
         self.spec.pid_file(f"slurmd.{name}").write_text(f"{pid}\n")
         self.network.connect(node, pid)

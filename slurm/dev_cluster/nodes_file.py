@@ -24,6 +24,7 @@ POOL_KEYS = {"price_per_hour"}
 NODE_NAME = re.compile(r"[a-z][a-z0-9]{0,7}")  # a part of an interface's name, which has 15 letters
 MIN_CORES = 0.1  # the kernel gives no less than 1 ms of a period of 10 ms
 SYSTEM_MEMORY_MB = 300  # of a node, which ranks cannot have: slurmd, steps and page tables
+UNLIMITED_MBIT = 10_000  # about what the host's own network gives
 MIN_MEMORY_MB = 2 * SYSTEM_MEMORY_MB
 
 
@@ -55,7 +56,18 @@ class NodesFile:
                 f"    cores_per_node: {min(node.num_cpus for node in nodes)}",
                 f"    memory_per_node_gb: {memory_gb:.2f}",
             ]
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *self._single_links()]) + "\n"
+
+    def _single_links(self) -> list[str]:
+        """The network card of a pool's only node, which no measurement within the pool shows."""
+        single = {name: nodes[0] for name, nodes in self.partitions.items() if len(nodes) == 1}
+        lines = ["links:"] if single else []
+        for name, node in single.items():
+            mbit = None if node.limits is None else node.limits.link_mbit
+            rate = (mbit or UNLIMITED_MBIT) * 1e6 / 8
+            ends = f"pools: [{name}, {name}]"
+            lines.append(f"  - {{{ends}, latency_seconds: 3.0e-05, bytes_per_second: {rate:.4e}}}")
+        return lines
 
 
 def find_nodes_file(name: str) -> Path:

@@ -48,13 +48,17 @@ def test_file_of_nodes(tmp_path: Path) -> None:
     assert found.nodes == (slow, Node.limited("f1", "fast", 1.5, 2000, None))
     assert [node.num_cpus for node in found.nodes] == [1, 2]
     (tmp_path / "cluster.yaml").write_text(found.cluster_file())
-    pools = Pools.load(tmp_path / "cluster.yaml").pools
+    cluster = Pools.load(tmp_path / "cluster.yaml")
+    pools = cluster.pools
     assert [(pool.name, pool.partition, pool.price_per_hour) for pool in pools] == [
         ("slow", "slow", 0.04),
         ("fast", "fast", 0.4),
     ]
     assert [pool.rank_limit for pool in pools] == [1, 2]
     assert pools[0].memory_per_node_gb < 1.0
+    # neither pool has two nodes whose link could be measured
+    cards = {link.pools: link.bytes_per_second for link in cluster.links}
+    assert cards == {("slow", "slow"): 25e6, ("fast", "fast"): 1.25e9}
 
 
 @pytest.mark.parametrize(
