@@ -43,8 +43,21 @@ class Record:
         return self.value <= bound if relation == "<=" else self.value >= bound
 
 
+@dataclass(frozen=True)
+class Grid:
+    """Values without goals that are read side by side: a row for each thing, its name first."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float, ...], ...]
+
+    def cells(self) -> list[list[str]]:
+        """Rows as they are printed."""
+        return [[x if isinstance(x, str) else format_value(x) for x in row] for row in self.rows]
+
+
 def _arguments() -> str:
-    """What was asked for; where the results went is nobody's business."""
+    """What was asked for, without where the results went."""
     words = [word for word in sys.argv[1:] if not word.startswith("--json=")]
     if "--json" in words:
         at = words.index("--json")
@@ -60,6 +73,8 @@ class Report:
     title: str
     records: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    grids: list[Grid] = field(default_factory=list)
+    pictures: dict[str, str] = field(default_factory=dict)  # file beside the JSON, and what it is
 
     def add(self, name: str, value: float, unit: str, goal: str | None = None) -> None:
         self.records.append(Record(name, value, unit, goal))
@@ -73,6 +88,8 @@ class Report:
             "machine": machine(),
             "notes": self.notes,
             "records": [{**asdict(r), "met": r.met} for r in self.records],
+            **({"grids": [asdict(grid) for grid in self.grids]} if self.grids else {}),
+            **({"pictures": self.pictures} if self.pictures else {}),
         }
 
     def show(self) -> None:
@@ -82,6 +99,14 @@ class Report:
             table.add_row(r.name, format_value(r.value), r.unit, r.goal or "", words[r.met])
         console = Console()
         console.print(table)
+        wide = Console(width=max(console.width, 120))
+        for grid in self.grids:
+            shown = Table(title=grid.title, title_justify="left")
+            for place, name in enumerate(grid.columns):
+                shown.add_column(name, justify="right" if place else "left")
+            for row in grid.cells():
+                shown.add_row(*row)
+            wide.print(shown)
         for note in self.notes:
             console.print(note)
 

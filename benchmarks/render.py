@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import format_value
+from benchmarks.record import Grid, format_value
 
 HERE = Path(__file__).parent
 HEAD = """# Results
@@ -57,7 +57,17 @@ def render(result: dict[str, Any]) -> str:
         met = words[r.get("met")]
         lines.append(f"| {r['name']} | {format_value(r['value'])} | {r['unit']} | {goal} | {met} |")
     lines.extend(["", *(f"{note}\n" for note in result.get("notes", []))])
+    for file, what in result.get("pictures", {}).items():
+        lines.append(f"![{what}](results/{file})\n")
+    for grid in result.get("grids", []):
+        lines.extend(render_grid(Grid(grid["title"], grid["columns"], grid["rows"])))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def render_grid(grid: Grid) -> list[str]:
+    """Its title and a table of Markdown."""
+    rows = [grid.columns, ["---", *["--:"] * (len(grid.columns) - 1)], *grid.cells()]
+    return [f"{grid.title}\n", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
 def main() -> None:

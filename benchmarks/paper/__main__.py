@@ -2,10 +2,11 @@
 
     python -m benchmarks.paper --folder F [--clusters C …] [--only MODEL …] [--json FILE] [--quick]
 
-On clusters of unlike nodes, for the paper's four models: every scheduler plans at the same floor,
-each distinct plan runs, and so do all layers on all nodes (as data-parallel frameworks do) and each
-pool alone, one after the other in one Slurm job on all nodes. Needs root. One model on one cluster
-takes about four minutes; with --folder results are kept, and what is there is not run again.
+On clusters of unlike nodes, for the paper's four models: every scheduler plans at the same floor, a
+loose and a tight one. Each distinct plan runs, and so do all layers on all nodes (as data-parallel
+frameworks do) and each pool alone, one after the other in one Slurm job on all nodes. Needs root.
+One model on one cluster takes about four minutes; with --folder results are kept, and what is
+there is not run again.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from benchmarks.paper.experiment import (
     money_of,
 )
 from benchmarks.paper.picture import draw
-from benchmarks.paper.works import CLUSTERS, MODELS
+from benchmarks.paper.works import CLUSTERS, FLOORS, MODELS
 from benchmarks.record import Report, standard_options
 from benchmarks.unlike.runs import cluster_up
 from heterps_hpc.planning_result import Trial
 
-Found = dict[tuple[str, str], dict[str, Trial]]  # by cluster and model, then by plan
+Found = dict[tuple[str, str, float], dict[str, Trial]]  # by cluster, model and floor; by plan
 
 
 def main() -> None:
@@ -43,14 +44,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hp-", dir="/tmp") as temporary:
         folder = options.folder or Path(temporary)
         for cluster in options.clusters:
-            experiments = [Experiment(cluster, m, folder, options.seconds) for m in options.only]
+            experiments = [
+                Experiment(cluster, model, floor, folder, options.seconds)
+                for model in options.only
+                for floor in FLOORS
+            ]
             with cluster_up(cluster):
                 launcher = experiments[0].one_job()
                 for experiment in experiments:
                     experiment.measure(launcher)
                     trials = experiment.trials(launcher)
-                    found[cluster, experiment.model] = trials
-                    tabulate(report, f"{cluster}, {experiment.model}", trials, experiment.floor)
+                    found[cluster, experiment.model, experiment.floor_share] = trials
+                    where = f"{cluster}, {experiment.model}, floor {experiment.floor_share:.0%}"
+                    tabulate(report, where, trials, experiment.floor)
                 launcher.end()
     summarise(report, found)
     if options.picture is not None:
@@ -73,36 +79,45 @@ def parse() -> argparse.Namespace:
 
 
 def tabulate(report: Report, where: str, trials: dict[str, Trial], floor: float) -> None:
-    """One model on one cluster."""
+    """One model on one cluster at one floor, plan by plan: most schedulers agree on a few."""
     report.add(f"{where}: floor", floor, "samples/s")
     ratios = cost_against_rl(trials)
+    by_plan: dict[str, list[str]] = {}
     for name in (*ASKED, *STATIC):
-        if name not in trials:
-            report.notes.append(f"{where}: {name} found no plan at the floor.")
+        text = shape(trials[name]) if name in trials else "no plan"
+        by_plan.setdefault(text, []).append(name)
+    for text, names in by_plan.items():
+        who = f"{where}: {text} ({', '.join(names)})"
+        if names[0] not in trials:
+            report.notes.append(f"{who}.")
             continue
-        trial = trials[name]
+        trial = trials[names[0]]
         rate = trial.samples_per_second
         if rate is None:
-            report.notes.append(f"{where}: {name}'s plan failed: {trial.failed}.")
+            report.notes.append(f"{who} failed: {trial.failed}.")
             continue
         if rate < floor:
-            report.notes.append(
-                f"{where}: {name}'s plan ran {100 * (1 - rate / floor):.1f} % below the floor."
-            )
+            report.notes.append(f"{who} ran {100 * (1 - rate / floor):.1f} % below the floor.")
         predicted = trial.plan.estimate
         million = predicted.money_per_hour / 3600 / predicted.samples_per_second * 1e6
-        report.add(f"{where}: {name}, money per million samples", money_of(trial), "$")
-        report.add(f"{where}: {name}, predicted money per million samples", million, "$")
-        report.add(f"{where}: {name}, throughput", rate, "samples/s")
-        report.add(
-            f"{where}: {name}, predicted throughput", predicted.samples_per_second, "samples/s"
-        )
-        report.add(f"{where}: {name}, cost over rl's", ratios[name], "times")
+        report.add(f"{who}: cost over rl's", ratios[names[0]], "times")
+        for what, unit, measured, expected in (
+            ("throughput", "samples/s", rate, predicted.samples_per_second),
+            ("money per million samples", "$", money_of(trial), million),
+        ):
+            report.add(f"{who}: {what}", measured, unit)
+            report.add(f"{who}: predicted {what}", expected, unit)
     for name in others(trials):
         rate = trials[name].samples_per_second
         if rate is not None:
             report.add(f"{where}: {name}, throughput", rate, "samples/s")
             report.add(f"{where}: {name}, money per million samples", money_of(trials[name]), "$")
+
+
+def shape(trial: Trial) -> str:
+    """Ranks and layers by stage, as plans are printed."""
+    stages = trial.plan.stages
+    return " → ".join(f"{s.pool}×{s.num_ranks} ({len(s.layers)})" for s in stages)
 
 
 def others(trials: dict[str, Trial]) -> list[str]:
@@ -113,8 +128,8 @@ def others(trials: dict[str, Trial]) -> list[str]:
 def summarise(report: Report, found: Found) -> None:
     """The two headlines: how much more a baseline costs, and how much slower others are."""
     costs = {
-        f"{name} ({model} on {cluster})": ratio
-        for (cluster, model), trials in found.items()
+        f"{name} ({model} on {cluster}, floor {floor:.0%})": ratio
+        for (cluster, model, floor), trials in found.items()
         for name, ratio in cost_against_rl(trials).items()
         if math.isfinite(ratio)
     }

@@ -1,4 +1,4 @@
-"""One model on one cluster: measure, ask every scheduler, run each distinct plan.
+"""One model on one cluster at one floor: measure, ask every scheduler, run each distinct plan.
 
 Every result is a file, so that a stopped experiment continues where it was.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.paper.works import FLOOR, make_job
+from benchmarks.paper.works import make_job
 from benchmarks.unlike.cases import ALL_NODES as ALL_POOL
 from benchmarks.unlike.one_job import OneJob
 from benchmarks.unlike.runs import pools_of
@@ -45,10 +45,12 @@ NUM_SAMPLES = 1e6  # money is per million samples
 
 @dataclass(frozen=True)
 class Experiment:
-    """One model on one cluster; `folder` keeps everything."""
+    """One model on one cluster at one floor; `folder` keeps everything, what several floors have
+    in common once."""
 
     cluster_name: str
     model: str
+    floor_share: float  # of the best throughput
     folder: Path
     trial_seconds: float
     search_seconds: float = 2.0
@@ -94,7 +96,7 @@ class Experiment:
 
     def plans(self) -> dict[str, Plan]:
         """The plan of every scheduler that found one, at the same floor; decided once."""
-        path = self.run.path / "plans.json"
+        path = self.run.path / f"plans-{100 * self.floor_share:.0f}.json"
         if not path.exists():
             found = self._ask()
             path.write_text(json.dumps({name: plan.model_dump() for name, plan in found.items()}))
@@ -106,7 +108,7 @@ class Experiment:
         best = best_throughput(problem, 20.0)
         if best is None:
             raise RuntimeError(f"{self.model} on {self.cluster_name}: no plan fits")
-        table = StageTable(problem.with_floor(FLOOR * best.samples_per_second))
+        table = StageTable(problem.with_floor(self.floor_share * best.samples_per_second))
         budget = Budget(seconds=self.search_seconds, seed=1)
         found: dict[str, tuple[Choice, ...] | None] = {
             name: SCHEDULERS[name](table, budget).choices for name in ASKED
@@ -120,7 +122,7 @@ class Experiment:
     @property
     def floor(self) -> float:
         """Samples per second that every plan was asked for."""
-        return FLOOR * self.plans()[FASTEST].estimate.samples_per_second
+        return self.floor_share * self.plans()[FASTEST].estimate.samples_per_second
 
     def trials(self, launcher: Launcher) -> dict[str, Trial]:
         """Every plan as it really ran; the same stages run once."""
@@ -182,7 +184,7 @@ def everywhere_cluster(cluster: Cluster) -> Cluster:
             "memory_per_node_gb": min(pool.memory_per_node_gb for pool in cluster.pools),
         }
     )
-    return cluster.model_copy(update={"name": f"{cluster.name}-all", "pools": (pool,)})
+    return cluster.model_copy(update={"name": f"{cluster.name}-all", "pools": (pool,), "links": ()})
 
 
 def money_of(trial: Trial) -> float:

@@ -1,29 +1,27 @@
 """Schedulers on families of questions, on the paper's models, and the certificates.
 
     python -m benchmarks.schedulers [--quick] [--json FILE] [--questions N] [--jobs N]
-                                    [--exact-seconds S] [--certificates N] [--answers FILE]
+                                    [--exact-seconds S] [--certificates N]
+                                    [--few-searches] [--no-paper]
+                                    [--answers FILE [--only-report | --again METHOD]]
 
 Each family (families.py) asks questions that the policy was not trained on. Every search has one
 second of one core (ten on more than 8 pools) and knows neither the rules' plans nor the optimum.
 Gaps are above the certified optimum, or above the cheapest plan that any method found where the
 exact solver ran out of time. `--quick` asks a few questions of three families. All of it takes
-hours; with `--answers` a stopped run continues where it was.
+hours; with `--answers` a stopped run continues where it was. More searches, and more
+`--exact-seconds` where exact had no proof, are added to the answers that are kept; `--only-report`
+reports on these, and `--again` first asks one method again that has changed.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import multiprocessing
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.record import Report, standard_options
+from benchmarks.record import Grid, Report, standard_options
+from benchmarks.schedulers.answers import Answers
 from benchmarks.schedulers.certificates import wrong_certificates
 from benchmarks.schedulers.families import FAMILIES
 from benchmarks.schedulers.judge import (
@@ -32,7 +30,6 @@ from benchmarks.schedulers.judge import (
     SEARCHES,
     Answer,
     Asked,
-    ask,
     not_above,
     quantiles,
     share,
@@ -43,13 +40,17 @@ from benchmarks.schedulers.plots import plot
 QUICK_FAMILIES = ("two-pools", "gpu-kinds", "limits")
 SHORT, LONG = 1.0, 10.0  # seconds of a search: on up to 8 pools, on more
 FEW_POOLS = 8
+ENOUGH = 50  # questions of each family that the goals are meant for
 METHODS = ("exact", *RULES, *SEARCHES[:-1], "rl zero-shot", "rl 1 s", "rl")
+NONE = "–"  # no plan
+PICTURE = "Money above the optimum and time to schedule, against models, layers and pools"
 EQUAL_TIME = ("random", "brute-force", "genetic")
 
 
-def questions_of(names: tuple[str, ...], num: int, exact: float, quick: bool) -> list[Asked]:
+def questions_of(
+    names: tuple[str, ...], num: int, exact: float, searches: tuple[str, ...]
+) -> list[Asked]:
     """The questions of these families, one of each in turn."""
-    searches = QUICK_SEARCHES if quick else SEARCHES
     return [
         Asked(name, number, LONG if FAMILIES[name].pools[1] > FEW_POOLS else SHORT, exact, searches)
         for number in range(num)
@@ -57,76 +58,54 @@ def questions_of(names: tuple[str, ...], num: int, exact: float, quick: bool) ->
     ]
 
 
-def ask_all(questions: list[Asked], jobs: int, kept: Path | None) -> list[Answer]:
-    """All answers, those that were kept first; others are kept as they come."""
-    answers = read_answers(kept)
-    for answer in ask_each([asked for asked in questions if asked not in answers], jobs):
-        answers[answer.asked] = answer
-        if kept is not None:
-            with kept.open("a") as file:
-                file.write(json.dumps(asdict(answer)) + "\n")
-    return [answers[asked] for asked in questions]
+def gaps_of(method: str, answers: list[Answer]) -> list[float]:
+    """Its gaps, where it was asked."""
+    return [answer.gap(method) for answer in answers if method in answer.money]
 
 
-def ask_each(questions: list[Asked], jobs: int) -> Iterator[Answer]:
-    """Several jobs use as many cores, each question only one."""
-    if jobs == 1:
-        yield from map(ask, questions)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
-        yield from pool.map(ask, questions)
+def overview(by_family: dict[str, list[Answer]]) -> Grid:
+    """How hard each family is, and what rl made of it."""
+    rows = []
+    for family, answers in by_family.items():
+        proofs = sorted(answer.exact_seconds for answer in answers if answer.proven)
+        stages = sorted(answer.num_stages for answer in answers)
+        row = [
+            f"{family}: {FAMILIES[family].why}",
+            str(len(answers)),
+            f"{len(proofs)} of {len(answers)}",
+            f"{proofs[len(proofs) // 2]:.2g}" if proofs else NONE,
+            str(stages[len(stages) // 2]),
+        ]
+        saved = -quantiles([-saving(answer) for answer in answers])[0]
+        first, last = (percent(quantiles(gaps_of(m, answers))[0]) for m in ("rl zero-shot", "rl"))
+        rows.append((*row, percent(saved), first, last))
+    columns = ("family", "questions", "proven", "s to the proof", "stages", "rl saves on rules, %")
+    return Grid(
+        "Families: medians of the time to the proof, stages of the best plan, the money that rl "
+        "saves on the cheapest rule (100 % where none has a plan), and gaps",
+        (*columns, "gap of rl zero-shot, %", "gap of rl, %"),
+        tuple(rows),
+    )
 
 
-def read_answers(path: Path | None) -> dict[Asked, Answer]:
-    """What an earlier run wrote."""
-    if path is None or not path.exists():
-        return {}
-    answers = {}
-    for line in path.read_text().splitlines():
-        values = json.loads(line)
-        asked = values["asked"]
-        asked = Asked(**asked | {"searches": tuple(asked["searches"])})
-        answers[asked] = Answer(**values | {"asked": asked, "ratios": tuple(values["ratios"])})
-    return answers
-
-
-def show(family: str, answers: list[Answer]) -> None:
+def family_grid(family: str, answers: list[Answer]) -> Grid:
     """Quantiles of the gaps of every method."""
-    proofs = [answer.exact_seconds for answer in answers if answer.proven]
-    proven = f"{len(proofs)} of {len(answers)} proven"
-    title = f"{family}: {FAMILIES[family].why} ({proven}); gap in %"
-    grid = Table(title=title, title_justify="left")
-    for name in ("method", "50 %", "90 %", "95 %", "worst", "no plan"):
-        grid.add_column(name, justify="left" if name == "method" else "right")
+    seconds = answers[0].asked.seconds
+    rows = []
     for method in METHODS:
-        if method in answers[0].money:
-            gaps = [answer.gap(method) for answer in answers]
-            cells = ["–" if math.isinf(gap) else f"{gap:.2f}" for gap in quantiles(gaps)]
-            grid.add_row(method, *cells, str(sum(math.isinf(gap) for gap in gaps)))
-    Console(width=110).print(grid)
-
-
-def record_family(report: Report, family: str, answers: list[Answer]) -> None:
-    """Medians and 95th percentiles of every method, and how hard the family is."""
-    for method in METHODS:
-        if method not in answers[0].money:
+        gaps = gaps_of(method, answers)
+        if not gaps or (method == "rl" and seconds == SHORT):
             continue
-        gaps = [answer.gap(method) for answer in answers]
-        middle, _, high, worst = quantiles(gaps)
-        for what, value in (("median", middle), ("95 %", high), ("worst", worst)):
-            if math.isfinite(value):
-                report.add(f"{family}: {method} gap, {what}", value, "%")
-        if any(math.isinf(gap) for gap in gaps):
-            report.add(
-                f"{family}: {method} without a plan", sum(map(math.isinf, gaps)), "questions"
-            )
-    proofs = sorted(answer.exact_seconds for answer in answers if answer.proven)
-    report.add(f"{family}: proven by exact", share([a.proven for a in answers]), "%")
-    if proofs:
-        report.add(f"{family}: exact, median time to the proof", proofs[len(proofs) // 2], "s")
-    stages = sorted(answer.num_stages for answer in answers)
-    report.add(f"{family}: stages of the best plan, median", stages[len(stages) // 2], "stages")
+        name = f"rl {seconds:g} s" if method == "rl" else method
+        without = str(sum(math.isinf(gap) for gap in gaps))
+        rows.append((name, str(len(gaps)), *map(percent, quantiles(gaps)), without))
+    columns = ("method", "questions", "50 %", "90 %", "95 %", "worst", "no plan")
+    return Grid(f"{family}: quantiles of the gap in %", columns, tuple(rows))
+
+
+def percent(gap: float) -> str:
+    """A gap in a table; of two digits, as all gaps stand below each other."""
+    return NONE if math.isinf(gap) else f"{gap:,.2f}"
 
 
 def goals(report: Report, answers: list[Answer]) -> None:
@@ -181,37 +160,69 @@ def saving(answer: Answer) -> float:
 def main() -> None:
     """Run all experiments."""
     parser = standard_options(__doc__)
-    parser.add_argument("--questions", type=int, default=50, help="of each family")
+    parser.add_argument("--questions", type=int, default=ENOUGH, help="of each family")
     parser.add_argument("--jobs", type=int, default=1, help="questions at a time, a core each")
     parser.add_argument("--exact-seconds", type=float, default=60.0, help="for the exact solver")
     parser.add_argument("--certificates", type=int, default=1000, help="to check by enumeration")
     parser.add_argument("--answers", type=Path, help="keep answers here, and ask for no kept one")
+    parser.add_argument("--few-searches", action="store_true", help=f"{', '.join(QUICK_SEARCHES)}")
+    parser.add_argument("--no-paper", action="store_true", help="leave out the paper's models")
+    parser.add_argument("--only-report", action="store_true", help="on the answers that are kept")
+    parser.add_argument("--again", metavar="METHOD", help="ask this one again where it answered")
     options = parser.parse_args()
     names = QUICK_FAMILIES if options.quick else tuple(FAMILIES)
     num = 3 if options.quick else options.questions
     exact = 2.0 if options.quick else options.exact_seconds
     report = Report("schedulers", "Schedulers: money above the best plan")
-    questions = questions_of(names, num, exact, options.quick)
-    answers = ask_all(questions, options.jobs, options.answers)
+    searches = QUICK_SEARCHES if options.quick or options.few_searches else SEARCHES
+    questions = questions_of(names, num, exact, searches)
+    kept = Answers(options.answers, options.jobs)
+    if options.again is not None:
+        kept.ask_again(options.again, questions)
+    answers = kept.kept(questions) if options.only_report else kept.ask(questions)
+    if not answers:
+        parser.error(f"{options.answers} has no answer to these questions")
     goals(report, answers)
     checked, proven, wrong = wrong_certificates(100 if options.quick else options.certificates)
     report.add(f"wrong certificates of {checked} enumerated questions", wrong, "", "<= 0")
     report.add("of these proven", proven, "questions")
-    for name in names:
-        part = [answer for answer in answers if answer.asked.family == name]
-        show(name, part)
-        record_family(report, name, part)
-    if not options.quick:
+    by_family = {name: [a for a in answers if a.asked.family == name] for name in names}
+    by_family = {name: part for name, part in by_family.items() if part}
+    report.grids.append(overview(by_family))
+    report.grids.extend(family_grid(name, part) for name, part in by_family.items())
+    if options.quick or options.no_paper:
+        report.notes.append("The paper's models and the plot were left out.")
+    else:
         sets = paper_models(report)
         if options.json is not None:
-            plot(sets, Path(options.json).with_suffix(".png"))
-    report.notes.append(
-        f"{num} questions of each family, not seen in training. Each search had {SHORT:g} s of one "
-        f"core ({LONG:g} s on more than {FEW_POOLS} pools), counted in CPU seconds; exact had "
-        f"{exact:g} s by the clock, so less of a core on a busy machine. Gaps are above the "
-        "certified optimum, or above the cheapest plan of any method where it was not proven."
-    )
+            picture = Path(options.json).with_suffix(".png")
+            plot(sets, picture)
+            report.pictures[picture.name] = PICTURE
+    report.notes.append(how_asked(by_family))
     report.finish(options.json)
+
+
+def how_asked(by_family: dict[str, list[Answer]]) -> str:
+    """How many questions there were, and how long each method had."""
+    num = _ends(len(part) for part in by_family.values())
+    answers = [answer for part in by_family.values() for answer in part]
+    exact = _ends(answer.asked.exact_seconds for answer in answers)
+    every = all(set(SEARCHES) <= set(answer.money) for answer in answers)
+    few = "" if every else ", not all put to every search: each table has its numbers"
+    if min(map(len, by_family.values())) < ENOUGH:
+        few += f"; the goals are meant for {ENOUGH} of each"
+    return (
+        f"{num} questions of each family, not seen in training{few}. A search had {SHORT:g} s of "
+        f"a core ({LONG:g} s on more than {FEW_POOLS} pools), exact {exact} s, in CPU seconds. "
+        "Gaps are above the certified optimum, or above the cheapest plan of any method where it "
+        "was not proven."
+    )
+
+
+def _ends(values: Iterable[float]) -> str:
+    """The least and the greatest of them."""
+    ordered = sorted(values)
+    return " to ".join(f"{value:g}" for value in dict.fromkeys((ordered[0], ordered[-1])))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_hpc.plan.cost_model import StageTable
+from heterps_hpc.plan.local_search import mutations
 from heterps_hpc.plan.problem import Floats, LayerArrays, PoolArrays, Problem
 from heterps_hpc.plan.scorer import Scorer
-from heterps_hpc.plan.search import mutations
 
 PURPOSES = {"train": 1, "judge": 2, "tune": 3}
 
@@ -141,8 +141,6 @@ def _pools(family: Family, rng: np.random.Generator, num: int) -> tuple[PoolArra
     link = np.exp(rng.uniform(*np.log(family.link), num))
     inner = link * rng.uniform(1, 10, num)
     talks = rng.random() < 0.5  # whether messages cost processor time
-    factors = [np.array([1.0, *rng.uniform(0.8, 1.3, 2)]) for _ in range(num)]
-    measured = np.array([1, 2, 8])
     return (
         PoolArrays(
             names=tuple(f"{'cpu' if cpu else 'gpu'}{i}" for i, cpu in enumerate(is_cpu)),
@@ -163,12 +161,10 @@ def _pools(family: Family, rng: np.random.Generator, num: int) -> tuple[PoolArra
             reduce_seconds_per_byte=1 / inner,
             message_seconds_per_byte=talks / link * rng.uniform(0.05, 0.5, num),
             message_seconds=talks * rng.uniform(1e-6, 1e-4, num),
-            peer_wait_seconds=talks * rng.uniform(0, 1e-2, num),
             cut_seconds_per_byte=talks / link * rng.uniform(0.05, 0.5, num),
             cut_message_seconds=talks * rng.uniform(1e-6, 1e-4, num),
             tables_fixed_seconds=np.zeros(num),
             estimated=np.zeros(num, dtype=np.bool_),
-            factors=tuple((measured, factor) for factor in factors) if rng.random() < 0.3 else (),
         ),
         arithmetic,
         bandwidth,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from benchmarks.schedulers.families import FAMILIES, question
 from heterps_hpc.plan.cost_model import StageTable
-from heterps_hpc.plan.exact.solver import solve
+from heterps_hpc.plan.exact.solver import Solution, solve
 from heterps_hpc.plan.features import features_of
 from heterps_hpc.plan.policy import NUM_FIRST, make_policy, reinforce
 from heterps_hpc.plan.provision import provision
@@ -24,6 +24,8 @@ RULES = CHEAP
 SEARCHES = ("random", "brute-force", "genetic", "bayesian", "rl from nothing", "rl")
 QUICK_SEARCHES = ("random", "genetic", "rl")
 SAME = 1e-6
+CLOCK = time.process_time  # a busy machine takes no time from a method
+RULE_SECONDS = 10.0
 NUM_SCORES = 6  # placements of a question whose score is compared with exact provisioning
 
 
@@ -52,6 +54,12 @@ class Answer:
     exact_bound: float
     ratios: tuple[float, ...]  # score / exactly provisioned, of the best draws of the policy
 
+    def missing(self, asked: Asked) -> tuple[str, ...]:
+        """Methods that have no answer yet, and exact where it has no proof and more time now."""
+        searches = tuple(name for name in asked.searches if name not in self.money)
+        longer = not self.proven and asked.exact_seconds > self.asked.exact_seconds
+        return (*searches, "exact") if longer else searches
+
     @property
     def best(self) -> float:
         """The certified optimum, or the cheapest plan that any method found."""
@@ -66,30 +74,19 @@ class Answer:
 def ask(asked: Asked) -> Answer:
     """Put one question to all methods."""
     torch.set_num_threads(1)
-    problem = question(FAMILIES[asked.family], "judge", asked.number)
-    table = StageTable(problem)
-    began = time.process_time()
-    optimum = solve(table, seconds=asked.exact_seconds)
-    took = time.process_time() - began
-    found = {"exact": optimum.value}
-    choices = {"exact": optimum.choices}
-    for rule in RULES:
-        answer = SCHEDULERS[rule](table, _budget(10.0))
-        found[rule], choices[rule] = answer.money, answer.choices
-    for name in asked.searches:
-        answer = _search(name, table, asked.seconds)
-        found[name], choices[name] = answer.money, answer.choices
-        if name == "rl":
-            first = [money for _, looked, money in answer.curve if looked <= NUM_FIRST + 1]
-            found["rl zero-shot"] = min(first, default=math.inf)
-            found["rl 1 s"] = answer.money_at(1.0) if asked.seconds > 1 else answer.money
-    best = choices[min((m for m in choices), key=lambda method: found[method])]
+    table = table_of(asked)
+    optimum, took = _exact(table, asked.exact_seconds)
+    money, stages = {"exact": optimum.value}, {"exact": len(optimum.choices or ())}
+    for method in (*RULES, *asked.searches):
+        found = _find(method, table, asked.seconds)
+        money |= _money(method, found, asked.seconds)
+        stages[method] = len(found.choices or ())
     return Answer(
         asked=asked,
-        num_layers=problem.num_layers,
-        num_pools=problem.num_pools,
-        num_stages=len(best or ()),
-        money=found,
+        num_layers=table.problem.num_layers,
+        num_pools=table.problem.num_pools,
+        num_stages=stages[min(stages, key=lambda method: money[method])],
+        money=money,
         proven=optimum.proven,
         exact_seconds=took,
         exact_bound=optimum.bound,
@@ -97,14 +94,58 @@ def ask(asked: Asked) -> Answer:
     )
 
 
-def _search(name: str, table: StageTable, seconds: float) -> Found:
-    if name == "rl from nothing":
-        return reinforce(table, _budget(seconds), "lstm", pretrained=False)
-    return SCHEDULERS[name](table, _budget(seconds))
+def ask_again(answer: Answer, methods: Sequence[str], exact_seconds: float) -> Answer:
+    """Put one question to more methods, or to such as have changed since, or have more time."""
+    torch.set_num_threads(1)
+    asked, table = answer.asked, table_of(answer.asked)
+    for method in methods:
+        if method == "exact":
+            optimum, took = _exact(table, exact_seconds)
+            asked = replace(asked, exact_seconds=exact_seconds)
+            found, choices = {"exact": optimum.value}, optimum.choices
+            answer = replace(
+                answer, proven=optimum.proven, exact_seconds=took, exact_bound=optimum.bound
+            )
+        else:
+            plan = _find(method, table, asked.seconds)
+            searches = dict.fromkeys((*asked.searches, method))
+            asked = replace(asked, searches=tuple(searches))
+            found, choices = _money(method, plan, asked.seconds), plan.choices
+        if min(found.values()) < answer.best:
+            answer = replace(answer, num_stages=len(choices or ()))
+        answer = replace(answer, asked=asked, money=answer.money | found)
+    return answer
 
 
-def _budget(seconds: float) -> Budget:
-    return Budget(seconds=seconds, seed=1, clock=time.process_time)
+def table_of(asked: Asked) -> StageTable:
+    """The question itself."""
+    return StageTable(question(FAMILIES[asked.family], "judge", asked.number))
+
+
+def _exact(table: StageTable, seconds: float) -> tuple[Solution, float]:
+    """The exact solver's answer, and the seconds of a core that it took."""
+    began = CLOCK()
+    optimum = solve(table, seconds=seconds, clock=CLOCK)
+    return optimum, CLOCK() - began
+
+
+def _find(method: str, table: StageTable, seconds: float) -> Found:
+    budget = Budget(seconds=RULE_SECONDS if method in RULES else seconds, seed=1, clock=CLOCK)
+    if method == "rl from nothing":
+        return reinforce(table, budget, "lstm", pretrained=False)
+    return SCHEDULERS[method](table, budget)
+
+
+def _money(method: str, found: Found, seconds: float) -> dict[str, float]:
+    """$ of a method's plan; of rl also before it learned on the question, and after a second."""
+    if method != "rl":
+        return {method: found.money}
+    first = [money for _, looked, money in found.curve if looked <= NUM_FIRST + 1]
+    return {
+        "rl": found.money,
+        "rl zero-shot": min(first, default=math.inf),
+        "rl 1 s": found.money_at(1.0) if seconds > 1 else found.money,
+    }
 
 
 def _score_ratios(table: StageTable) -> list[float]:
@@ -119,7 +160,7 @@ def _score_ratios(table: StageTable) -> list[float]:
         start = None
         if scores.valid[index]:
             start = Scorer(table).choices(drawn[index], scores.ranks[index])
-        exact = provision(table, drawn[index].tolist(), 1.0, start, max_intervals=12)
+        exact = provision(table, drawn[index].tolist(), 1.0, start, 12, CLOCK)
         if exact.choices is not None:
             money = scores.money[index] if scores.valid[index] else math.inf
             ratios.append(float(money / exact.value))

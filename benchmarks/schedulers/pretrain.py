@@ -30,8 +30,9 @@ from benchmarks.record import machine
 from benchmarks.schedulers.families import FAMILIES, Family, question
 from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.features import Features, features_of
+from heterps_hpc.plan.local_search import mutations
 from heterps_hpc.plan.policy import WEIGHTS, Elite, Policy, make_policy
-from heterps_hpc.plan.search import Budget, Search, mutations
+from heterps_hpc.plan.search import Budget, Search
 
 STEPS = 16_000
 LEARNING_RATE = 2e-3  # falls to a twentieth of it
@@ -43,7 +44,7 @@ NUM_MUTATIONS = 192
 IMITATION = 1.0
 ENTROPY = 0.01
 SAVE_EVERY = 500  # steps
-SELDOM = {"wide": 0.25, "deep": 0.25}  # their questions take longer: relative frequency
+RELATIVE_FREQUENCY = {"wide": 0.25, "deep": 0.25}  # their questions take longer
 
 
 @dataclass
@@ -61,7 +62,7 @@ def new_question(number: int, seed: int) -> Live:
     """The next question: a family in turn, with a floor that is tight, loose or none."""
     rng = np.random.default_rng([seed, number])
     names = list(FAMILIES)
-    odds = np.array([SELDOM.get(name, 1.0) for name in names])
+    odds = np.array([RELATIVE_FREQUENCY.get(name, 1.0) for name in names])
     family = FAMILIES[names[int(rng.choice(len(names), p=odds / odds.sum()))]]
     problem = question(varied(family, rng), "train", number, rounds=4)
     if rng.random() < 0.1:

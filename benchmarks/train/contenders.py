@@ -51,7 +51,7 @@ def _figures(output: str) -> Figures:
     return found
 
 
-def _call(command: list[object], **environment: str) -> Figures:
+def _call(command: list[object], time_limit: float = _TIME_LIMIT, **environment: str) -> Figures:
     words = [str(word) for word in command]
     done = subprocess.run(
         words,
@@ -59,7 +59,7 @@ def _call(command: list[object], **environment: str) -> Figures:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=_TIME_LIMIT,
+        timeout=time_limit,
         check=False,
     )
     if done.returncode != 0:
@@ -67,11 +67,13 @@ def _call(command: list[object], **environment: str) -> Figures:
     return _figures(done.stdout)
 
 
-def mpirun(num_ranks: int, module: str, *arguments: object) -> Figures:
+def mpirun(
+    num_ranks: int, module: str, *arguments: object, time_limit: float = _TIME_LIMIT
+) -> Figures:
     """A module of ours on MPI ranks."""
     ranks = [sys.executable, "-m", "mpi4py", "-m", module]
     bind = ["--bind-to", "none"] if find_mpi().flavour == "openmpi" else []
-    return _call([find_mpi().mpirun, "-n", num_ranks, *bind, *ranks, *arguments])
+    return _call([find_mpi().mpirun, "-n", num_ranks, *bind, *ranks, *arguments], time_limit)
 
 
 def ours(
