@@ -143,7 +143,7 @@ slurm-packages: ## Slurm for the development cluster, by apt, when root and abse
 
 # --- measurements -----------------------------------------------------------------------
 
-BENCHES := table precision data train truth schedulers launch checkpoint unlike
+BENCHES := table precision data train truth schedulers launch checkpoint unlike paper replan
 .PHONY: bench $(BENCHES:%=bench-%)
 bench: $(BENCHES:%=bench-%) ## all benchmarks, one after the other
 $(BENCHES:%=bench-%): bench-%: setup ## one benchmark
