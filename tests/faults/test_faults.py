@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_an_error_ends_the_world_and_names_the_place(data: Path, tmp_path: Path)
 
 
 def test_the_watchdog_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
-    watch = {"heartbeat_seconds": 0.4, "stall_seconds": 8.0}  # building may take some on busy cores
+    watch = {"heartbeat_seconds": 1.0, "stall_seconds": 8.0}  # building may take some on busy cores
     run = make_run(tmp_path, data, CASE, watch=watch)
     outcome = disturb(run, rank=1, at="step", count=6, do="stop")
     assert not outcome.timed_out
@@ -106,8 +107,13 @@ def test_the_watchdog_names_a_stopped_rank(data: Path, tmp_path: Path) -> None:
     assert int(ExitCode.STALLED) in {event["code"] for event in events(run, "rank_end")}
     (report,) = run.directory.logs.glob("stall-*.txt")
     text = report.read_text()
-    assert "no stack: the rank is silent" in text
-    assert "_one_step" in text
+    silent = set(re.findall(r"rank (\d+) [^\n]* has been silent for", text))
+    assert silent == {"1"}, "only the stopped rank is silent"
+    stacks = dict(re.findall(r"^rank (\d+):\n(.*?)(?=^rank \d+:\n|\Z)", text, re.M | re.S))
+    assert sorted(stacks) == ["0", "1", "2"]
+    assert stacks["1"] == "no stack: the rank is silent\n"
+    # wherever in a step they wait for it: in a message, a sum or a vote between two steps
+    assert all("training.py" in stacks[rank] for rank in "02")
 
 
 def test_the_watchdog_names_a_rank_that_is_stopped_before_it_joins_the_others(

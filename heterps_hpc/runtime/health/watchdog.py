@@ -55,6 +55,7 @@ class Watchdog:
         self._timer = timer
         self._marks = StartMarks(run_dir, rank, layout.num_ranks, spec)
         self._heartbeats: NodeHeartbeats | None = None  # until all ranks have come together
+        self._tick_seconds = min(1.0, spec.heartbeat_seconds / 4)
         self._over = threading.Event()
         self._reported_since = 0.0
         self._thread = threading.Thread(target=self._work, name="heterps-watchdog", daemon=True)
@@ -83,17 +84,19 @@ class Watchdog:
     def _work(self) -> None:
         tick = 0.0  # the first beat at once
         while not self._over.wait(tick):
-            tick = min(1.0, self._spec.heartbeat_seconds / 4)
+            tick = self._tick_seconds
             try:
-                heartbeats = self._heartbeats
-                if heartbeats is None:
-                    since = self._marks.beat(self._timer.count)
-                else:
-                    since = heartbeats.beat(self._timer)
+                since = self._beat()
                 if time.time() - since > self._spec.stall_seconds and self._all_stand_still():
                     self._stalled(since)
             except OSError as error:
                 log.warning("heartbeat not written: %s", error)
+
+    def _beat(self) -> float:
+        """Show the others that we live; returns since when we have made no progress."""
+        if self._heartbeats is None:
+            return self._marks.beat(self._timer.count)
+        return self._heartbeats.beat(self._timer)
 
     def _all_stand_still(self) -> bool:
         """Whether no rank anywhere has moved: a rank that works long keeps all others waiting."""
@@ -123,14 +126,13 @@ class Watchdog:
         MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
 
     def _wait(self, seconds: float) -> bool:
-        """Give other ranks time; whether it all ended meanwhile. Our own mark stays fresh."""
+        """Give other ranks time, and go on beating: who waits is not silent. Whether it all ended."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if self._over.wait(min(left, 0.5)):
+            if self._over.wait(min(left, self._tick_seconds)):
                 return True
             with _whatever_the_disk_says():
-                if self._heartbeats is None:
-                    self._marks.beat(self._timer.count)
+                self._beat()
         return False
 
     def _is_reporter(self) -> bool:
