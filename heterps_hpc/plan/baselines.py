@@ -48,7 +48,7 @@ def random(table: StageTable, budget: Budget) -> Found:
 
 def greedy(table: StageTable, budget: Budget) -> Found:
     """Layer by layer the pool of least money, as if all later layers stayed on it."""
-    search = Search(table, budget)
+    search = Search(table, budget, lateness=1.0)  # its first plans are late, and that may change
     problem = table.problem
     chosen = np.zeros(problem.num_layers, dtype=np.int64)
     for layer in range(problem.num_layers):

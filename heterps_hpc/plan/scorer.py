@@ -28,7 +28,8 @@ from heterps_hpc.plan.pipeline import PlanParts
 from heterps_hpc.plan.problem import Bools, Floats, Ints
 from heterps_hpc.plan.stage_rows import StageBlock, StageRows
 
-PENALTY = 10.0  # a placement that misses the floor or a limit costs this many times its money
+PENALTY = 10.0  # a placement that misses the floor or a limit costs this many times its money,
+LATENESS = 4.0  # and this power of how late it is: a search goes first where there are valid plans
 MAX_MOVES = 12  # changes of a placement's ranks after the grid
 MAX_MOVES_THOROUGH = 60
 MAX_STAGES_FOR_PAIRS = 16
@@ -50,14 +51,22 @@ class Scorer:
     """Scores placements of one question, by money or (with `seconds_only`) by seconds per batch.
 
     A thorough one has a finer grid and changes two stages at once: for the few best placements.
+    With a `lateness` of 1 placements that miss the floor are told apart by their money rather than
+    by how late they are.
     """
 
     penalty = PENALTY
 
     def __init__(
-        self, table: StageTable, *, thorough: bool = False, seconds_only: bool = False
+        self,
+        table: StageTable,
+        *,
+        thorough: bool = False,
+        seconds_only: bool = False,
+        lateness: float = LATENESS,
     ) -> None:
         self.table = table
+        self.lateness = lateness
         self.thorough = thorough
         self.seconds_only = seconds_only
         self.rows = StageRows(table, fine=thorough)
@@ -125,7 +134,7 @@ class Scorer:
         value = total if self.seconds_only else total * per_hour
         if valid.all():
             return value, valid
-        penalty = PENALTY * (1 + over) * late * PENALTY ** np.minimum(broken, 3)
+        penalty = PENALTY * (1 + over) * late**self.lateness * PENALTY ** np.minimum(broken, 3)
         return np.where(valid, value, value * penalty), valid
 
     # 3: improvement

@@ -12,7 +12,7 @@ import numpy as np
 from heterps_hpc.plan.cost_model import Choice, StageTable, estimate
 from heterps_hpc.plan.problem import Floats, Ints
 from heterps_hpc.plan.provision import provision
-from heterps_hpc.plan.scorer import Scorer
+from heterps_hpc.plan.scorer import LATENESS, Scorer
 
 NEAR = 1.25  # placements scored within this factor of the best plan are provisioned thoroughly,
 EVERY = 1000  # some whenever so many more were scored,
@@ -55,6 +55,7 @@ class Search:
 
     table: StageTable
     budget: Budget
+    lateness: float = LATENESS  # see Scorer
     money: float = math.inf
     choices: tuple[Choice, ...] | None = None
     num_scored: int = 0  # repeated placements included
@@ -62,7 +63,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.started = self.budget.clock()
-        self.scorer = Scorer(self.table)
+        self.scorer = Scorer(self.table, lateness=self.lateness)
         self.thorough = Scorer(self.table, thorough=True)
         self._scores: dict[bytes, float] = {}
         self._waiting: dict[bytes, float] = {}  # not yet provisioned thoroughly
