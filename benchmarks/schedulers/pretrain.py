@@ -4,7 +4,7 @@
 
 writes heterps_hpc/plan/policy.safetensors, with a record of how it was made in its metadata; the
 weights of the other cell in it are kept (`--show` prints the records). Each step visits one
-question: the policy draws placements, mutations of the best ones are tried, and the weights climb
+question: the policy draws placements, offspring of the best are tried, and the weights climb
 
     Σ_n (R_n − mean R) / σ · ∇ log π(a_n) + IMITATION · ∇ log π(best so far)
 
@@ -30,7 +30,6 @@ from benchmarks.record import machine
 from benchmarks.schedulers.families import FAMILIES, Family, question
 from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.features import Features, features_of
-from heterps_hpc.plan.local_search import mutations
 from heterps_hpc.plan.policy import WEIGHTS, Elite, Policy, make_policy
 from heterps_hpc.plan.search import Budget, Search
 
@@ -40,7 +39,6 @@ VISITS = 8  # of one question
 LIVE = 24  # questions in turn
 BATCH = 4  # visits per step of Adam
 NUM_DRAWS = 48
-NUM_MUTATIONS = 192
 IMITATION = 1.0
 ENTROPY = 0.01
 SAVE_EVERY = 500  # steps
@@ -82,11 +80,10 @@ def varied(family: Family, rng: np.random.Generator) -> Family:
 def visit(
     live: Live, policy: Policy, generator: torch.Generator, rng: np.random.Generator
 ) -> tuple[torch.Tensor, float]:
-    """Draw and try mutations; the gain to climb, and log money of the best draw over the best."""
-    num_pools = live.search.table.problem.num_pools
+    """Draw, and try offspring of the best; the gain to climb, and log of best drawn / best."""
     drawn = policy.draw(live.features, NUM_DRAWS, generator)
     money = live.elite.score(live.search, drawn)
-    live.elite.score(live.search, mutations(live.elite.placements, NUM_MUTATIONS, num_pools, rng))
+    live.elite.mutate(live.search, rng)
     live.visits += 1
     reward = -torch.tensor(np.log(money), dtype=torch.float32)
     advantage = ((reward - reward.mean()) / (reward.std() + 1e-3)).clamp(-3.0, 3.0)
