@@ -126,7 +126,7 @@ class Watchdog:
         MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
 
     def _wait(self, seconds: float) -> bool:
-        """Give other ranks time, and go on beating: who waits is not silent. Whether it all ended."""
+        """Give other ranks time, and go on beating: who waits is not silent. True if all ended."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if self._over.wait(min(left, self._tick_seconds)):
