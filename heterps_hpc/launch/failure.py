@@ -26,6 +26,11 @@ BROKEN_AMX = (
     "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment of the ranks, or use "
     "`train.precision: float32`"
 )
+OUT_OF_MEMORY = (
+    "if nobody sent it, the kernel did, for want of memory: that node's `dmesg` says so, and "
+    "`sacct -o JobID,State,MaxRSS` for a job; give the tables more ranks, `hot_bytes` with "
+    "`spill_dir`, a `precision` of 16 bits or `admit_after`"
+)
 _START = "heterps: a start of mpirun, "
 _NOTHING = ["(nothing)"]
 _LAST_LINES = 12
@@ -104,7 +109,8 @@ def _is_local(start: History) -> bool:
 
 def _signal_hints(run: RunDir, printed: list[str]) -> list[str]:
     """What a rank that was killed by the processor or the kernel cannot report itself."""
-    end = events.read(run).newest_start.last(events.Ended)
+    start = events.read(run).newest_start
+    end = start.last(events.Ended)
     signals = {int(number) for line in printed for number in SIGNAL_OF_DEAD.findall(line)}
     signals.add((end.status or 0) % 128 if end is not None else 0)
     hints = []
@@ -116,6 +122,8 @@ def _signal_hints(run: RunDir, printed: list[str]) -> list[str]:
         )
     if any("Illegal instruction" in line for line in printed):  # 4 alone is also a code of ours
         hints.append(f"an illegal instruction: {BROKEN_AMX}")
+    if signal.SIGKILL in signals and start.last(StopWanted) is None:  # else the launcher sent it
+        hints.append(f"signal {int(signal.SIGKILL)}: {OUT_OF_MEMORY}")
     return hints
 
 

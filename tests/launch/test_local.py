@@ -332,6 +332,17 @@ def test_full_shared_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "/dev/shm" not in (explain(run, ExitCode.RANK_FAILED) or "")
 
 
+def test_a_rank_killed_for_want_of_memory_is_explained(tmp_path: Path) -> None:
+    run = RunDir(tmp_path).create()
+    events.record(run, events.Started())
+    run.launcher_log.write_text("=   PID 4711 RUNNING AT n1\n=   EXIT CODE: 9\n")
+    reason = explain(run, ExitCode.RANK_FAILED) or ""
+    assert "signal 9: if nobody sent it, the kernel did, for want of memory" in reason
+    assert "`hot_bytes` with `spill_dir`" in reason
+    events.record(run, events.StopWanted())
+    assert "want of memory" not in (explain(run, ExitCode.RANK_FAILED) or "")
+
+
 def test_an_illegal_instruction_is_explained(tmp_path: Path) -> None:
     run = RunDir(tmp_path).create()
     events.record(run, events.Started())
