@@ -10,7 +10,8 @@ memory bandwidth and clock rates are shared there. Rank 0 writes measured.json.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +63,21 @@ class Sent(NamedTuple):
     num_messages: float
 
 
+@dataclass(frozen=True)
+class RankFigures:
+    """What one rank found, of a typical step."""
+
+    layer_seconds: dict[str, float]
+    phase_seconds: dict[Phase, float]
+    step_seconds: float
+    sent: Sent
+    new_row_seconds: float  # of one row
+    creating_seconds: float  # of the rows that a step creates
+    window_seconds: float  # of loading a window of data
+    table_seconds: dict[str, float]  # the processor's, by table
+    stretch: float
+
+
 def timed_training(rank: Rank) -> tuple[StepTimes, Sent]:
     """Train the measured batches: their times, and what this rank sends in one."""
     spec = rank.job.measure
@@ -98,10 +114,18 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
         layers[name] = max(0.0, layers[name] - seconds)
     names = sorted(phases)
     _share_update(layers, rank, times.mean_update())
-    created = (new_row, sum(creating.values()))
-    gathered = rank.world.control.allgather(
-        (layers, phases, times.mean_step(), sent, created, window.seconds, tables, times.stretch())
+    mine = RankFigures(
+        layer_seconds=layers,
+        phase_seconds=phases,
+        step_seconds=times.mean_step(),
+        sent=sent,
+        new_row_seconds=new_row,
+        creating_seconds=sum(creating.values()),
+        window_seconds=window.seconds,
+        table_seconds=tables,
+        stretch=times.stretch(),
     )
+    ranks = rank.world.control.allgather(mine)
     model, shapes, manifest = rank.model, rank.shapes, rank.dataset.manifest
     return Measured(
         pool=layout.components[0].pool,
@@ -114,27 +138,33 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
         layers=tuple(layer_info(model, shapes, job, manifest)),
         tensors=tuple(tensor_info(model, shapes, job)),
         tables=_measured_loads(
-            table_loads(model, job, manifest), [each[6] for each in gathered], job.train.batch_size
+            table_loads(model, job, manifest),
+            [each.table_seconds for each in ranks],
+            job.train.batch_size,
         ),
-        layer_seconds=_of_the_group([each[0] for each in gathered], times.layers_with_tables),
+        layer_seconds=_of_the_group(
+            [each.layer_seconds for each in ranks], times.layers_with_tables
+        ),
         phase_seconds={
-            str(name): float(np.mean([each[1].get(name, 0.0) for each in gathered]))
-            for name in names
+            str(name): _mean(each.phase_seconds.get(name, 0.0) for each in ranks) for name in names
         },
         least_phase_seconds={
-            str(name): float(np.min([each[1].get(name, 0.0) for each in gathered]))
-            for name in names
+            str(name): min(each.phase_seconds.get(name, 0.0) for each in ranks) for name in names
         },
-        step_seconds=max(each[2] for each in gathered),
+        step_seconds=max(each.step_seconds for each in ranks),
         window_rows=window.rows,
-        window_seconds=float(np.mean([each[5] for each in gathered])),
-        new_row_seconds=float(np.mean([each[4][0] for each in gathered])),
-        creating_seconds=float(np.mean([each[4][1] for each in gathered])),
-        bytes_sent=float(np.mean([each[3].num_bytes for each in gathered])),
-        messages_sent=float(np.mean([each[3].num_messages for each in gathered])),
-        stretch=float(np.mean([each[7] for each in gathered])),
+        window_seconds=_mean(each.window_seconds for each in ranks),
+        new_row_seconds=_mean(each.new_row_seconds for each in ranks),
+        creating_seconds=_mean(each.creating_seconds for each in ranks),
+        bytes_sent=_mean(each.sent.num_bytes for each in ranks),
+        messages_sent=_mean(each.sent.num_messages for each in ranks),
+        stretch=_mean(each.stretch for each in ranks),
         link=link,
     )
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
 
 
 def _of_the_group(
@@ -144,7 +174,7 @@ def _of_the_group(
     rank whose shards take longest, as the others wait for its rows."""
     slowest = max(ranks, key=lambda own: sum(own[name] for name in embeddings))
     return {
-        name: slowest[name] if name in embeddings else float(np.mean([own[name] for own in ranks]))
+        name: slowest[name] if name in embeddings else _mean(own[name] for own in ranks)
         for name in ranks[0]
     }
 
@@ -207,14 +237,14 @@ def _average(groups: Sequence[Measured]) -> Measured:
     """The mean over groups that ran at the same time."""
 
     def mean(dicts: Sequence[dict[str, float]]) -> dict[str, float]:
-        return {name: float(np.mean([d.get(name, 0.0) for d in dicts])) for name in dicts[0]}
+        return {name: _mean(d.get(name, 0.0) for d in dicts) for name in dicts[0]}
 
     return groups[0].model_copy(
         update={
             "layer_seconds": mean([group.layer_seconds for group in groups]),
             "phase_seconds": mean([group.phase_seconds for group in groups]),
             "least_phase_seconds": mean([group.least_phase_seconds for group in groups]),
-            "step_seconds": float(np.mean([group.step_seconds for group in groups])),
+            "step_seconds": _mean(group.step_seconds for group in groups),
         }
     )
 
