@@ -41,6 +41,22 @@ def test_nested_phases_count_their_own_seconds(clocks: Clocks) -> None:
     assert timer.processor_seconds[Phase.WAIT_INPUTS] == pytest.approx(0.1)
 
 
+def test_all_of_an_evaluation_is_outside_of_training(clocks: Clocks) -> None:
+    timer = PhaseTimer()
+    timer.restart()
+    with timer.phase(Phase.FORWARD):
+        clocks.pass_by(3.0)
+    with timer.phase(Phase.EVALUATE):
+        clocks.pass_by(1.0)
+        with timer.phase(Phase.FORWARD):
+            clocks.pass_by(4.0)
+        with timer.phase(Phase.WAIT_INPUTS):
+            clocks.pass_by(2.0)
+            timer.count_as(Phase.TRANSFER, 0.5)
+    assert timer.seconds == {Phase.FORWARD: 3.0, Phase.EVALUATE: 7.0}
+    assert timer.training_seconds() == 3.0
+
+
 def test_what_a_wait_moved_is_no_waiting(clocks: Clocks) -> None:
     timer = PhaseTimer()
     with timer.phase(Phase.WAIT_INPUTS):

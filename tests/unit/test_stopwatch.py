@@ -82,6 +82,8 @@ def test_phases_of_a_device_are_counted_apart() -> None:
     with timer.phase(Phase.FORWARD):
         pass
     timer.restart()  # what was before does not count
+    with timer.phase(Phase.FORWARD):
+        pass
     with timer.phase(Phase.EVALUATE), timer.phase(Phase.FORWARD):
         pass
     with timer.phase(Phase.SEND):  # the host's alone

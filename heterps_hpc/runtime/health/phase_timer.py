@@ -2,6 +2,8 @@
 
 Phases are those of the host. Where a rank computes on a device, the device's own seconds are
 counted apart: it is still busy with one phase while the host is in the next.
+
+An evaluation computes and waits as training does; all of that is evaluation, whatever its phases.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ class _Open:
     """A phase that has begun, and what phases inside it took."""
 
     name: Phase
+    counted: Phase  # itself, or the evaluation or save around it
     began: float
     worked: float  # processor time of this thread, then
     inner: float = 0.0
@@ -89,9 +92,11 @@ class PhaseTimer:
         self.current = name
         self.count += 1
         self.peer = None
+        around = self._stack[-1].counted if self._stack else None
+        counted = around if around in OUTSIDE_TRAINING else name
         worked = self.processor_clock()
-        self._stack.append(_Open(name, time.perf_counter(), worked))
-        if self._on_device is not None and name in _ON_DEVICE:
+        self._stack.append(_Open(name, counted, time.perf_counter(), worked))
+        if self._on_device is not None and counted in _ON_DEVICE:
             self._marks.append(self._on_device.start())
 
     def tick(self) -> None:
@@ -104,6 +109,8 @@ class PhaseTimer:
 
     def count_as(self, name: Phase, seconds: float) -> None:
         """So much of the innermost phase was really another one."""
+        if self._stack and self._stack[-1].counted in OUTSIDE_TRAINING:
+            return
         self.seconds[name] += seconds
         if self._stack:
             self._stack[-1].inner += seconds
@@ -113,15 +120,15 @@ class PhaseTimer:
         self.count += 1
         self.peer = None
         ended = self._stack.pop()
-        name, began = ended.name, ended.began
-        if self._on_device is not None and name in _ON_DEVICE:
+        name, counted, began = ended.name, ended.counted, ended.began
+        if self._on_device is not None and counted in _ON_DEVICE:
             self._on_device.stop(name, self._marks.pop())
         # this clock first, here and in `begin`: a CPU quota that the phase has used up stops the
         # thread when it asks for it, and that time is the phase's
         worked = self.processor_clock() - ended.worked
         now = time.perf_counter()
-        self.seconds[name] += now - began - ended.inner
-        self.processor_seconds[name] += worked - ended.inner_worked
+        self.seconds[counted] += now - began - ended.inner
+        self.processor_seconds[counted] += worked - ended.inner_worked
         if self._stack:
             outer = self._stack[-1]
             outer.inner += now - began
