@@ -13,6 +13,7 @@ from heterps_hpc.launch.restart_policy import run_with_restarts
 from heterps_hpc.launch.slurm import launcher
 from heterps_hpc.launch.slurm.epilogue import conclude
 from heterps_hpc.launch.slurm.job_state import ComponentState, JobState
+from heterps_hpc.launch.stop_requests import StopRequested
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 from tests.launch.values import make_cluster, make_job, make_layout
@@ -42,7 +43,7 @@ class FakeSlurm:
     """Gives one state per question and notes the commands."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, run: RunDir) -> None:
-        self.script: Iterator[JobState | UserError] = iter(())
+        self.script: Iterator[JobState | BaseException] = iter(())
         self.commands: list[tuple[str, ...]] = []
         self.run = run
         self.num_jobs = 0
@@ -57,7 +58,7 @@ class FakeSlurm:
 
     def _state(self, job_id: int) -> JobState:
         now = next(self.script)
-        if isinstance(now, UserError):
+        if isinstance(now, BaseException):
             raise now
         if now == DONE:
             events.record(self.run, events.RanksDone(num_ranks=2))
@@ -75,16 +76,18 @@ class FakeSlurm:
         self.commands.append(command)
         return ""
 
-    def wait(self, *script: JobState | UserError) -> ExitCode:
+    def wait(self, *script: JobState | BaseException) -> ExitCode:
         """One job, followed to its end."""
         self.script = iter(script)
         return launcher.SlurmLauncher("mpich", poll_seconds=0.0).start(self.request)
 
-    def launch(self, *script: JobState | UserError, replanner: Replanner | None = None) -> ExitCode:
+    def launch(
+        self, *script: JobState | BaseException, replanner: Replanner | None = None
+    ) -> ExitCode:
         """As many jobs as the restart policy allows."""
         return self.play(iter(script), replanner or Replanner())
 
-    def play(self, script: Iterator[JobState | UserError], replanner: Replanner) -> ExitCode:
+    def play(self, script: Iterator[JobState | BaseException], replanner: Replanner) -> ExitCode:
         """The same, by states that are made as they are asked for."""
         self.script = script
         slurm = launcher.SlurmLauncher("mpich", poll_seconds=0.0)
@@ -115,6 +118,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     run = RunDir(tmp_path).create()
     make_job(max_restarts=1).save(run.job)
     return FakeSlurm(monkeypatch, run)
+
+
+def test_who_stops_waiting_is_told_that_the_job_continues(fake: FakeSlurm) -> None:
+    stop = StopRequested("stopped by SIGINT")
+    with pytest.raises(StopRequested, match=r"by SIGINT, but job 7 continues: .*heterps cancel"):
+        fake.wait(RUNNING, stop)
+    assert fake.commands == []
 
 
 def test_requeue_is_not_an_end(fake: FakeSlurm) -> None:

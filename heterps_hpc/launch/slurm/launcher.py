@@ -30,6 +30,7 @@ from heterps_hpc.launch.restart_policy import fits, restarts_left
 from heterps_hpc.launch.slurm.job_state import JobState, state
 from heterps_hpc.launch.slurm.script import one_component, render
 from heterps_hpc.launch.slurm.slurm_cli import SlurmRefusal, call
+from heterps_hpc.launch.stop_requests import StopRequested
 from heterps_hpc.layout import Component
 from heterps_hpc.rundir import RunDir
 
@@ -64,14 +65,17 @@ class SlurmLauncher:
         """Submit one job for all ranks and follow it, through requeues, to its end."""
         job_id = self.queue(request)
         log.info("job %d: submitted %s", job_id, request.run.script)
+        path = request.run.path
+        continues = (
+            f"job {job_id} continues: `heterps status {path}` shows it, `heterps cancel {path}` "
+            "ends it"
+        )
         try:
             return self.follow(request, listener)
-        except KeyboardInterrupt:
-            path = request.run.path
-            raise UserError(
-                f"stopped waiting; job {job_id} continues: `heterps status {path}` shows it, "
-                f"`heterps cancel {path}` ends it"
-            ) from None
+        except StopRequested as stop:
+            raise StopRequested(f"{stop}, but {continues}") from None
+        except KeyboardInterrupt:  # in a notebook, where nobody takes over the signals
+            raise UserError(f"stopped waiting; {continues}") from None
 
     def submit(self, request: LaunchRequest) -> str:
         """Submit only."""
