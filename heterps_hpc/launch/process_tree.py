@@ -60,7 +60,8 @@ class ProcessTree:
         self._reader.start()
 
     def _copy(self, output: Path, on_line: OnLine) -> None:
-        """Ranks would block if nobody took their output, so a full disk only costs the log."""
+        """Ranks would block if nobody took their output, so a full disk or a terminal that is gone
+        only costs lines."""
         assert self._process.stdout is not None
         with contextlib.ExitStack() as stack:
             file = None
@@ -72,7 +73,8 @@ class ProcessTree:
                 if file is not None:
                     with contextlib.suppress(OSError):
                         file.write(line.encode(errors="replace"))
-                on_line(line.rstrip("\n"))
+                with contextlib.suppress(OSError):
+                    on_line(line.rstrip("\n"))
 
     def wait(self, seconds: float) -> int | None:
         """The exit status, or None if it still runs after so many seconds."""

@@ -320,6 +320,17 @@ def test_output_is_taken_though_the_disk_takes_no_log(log: str) -> None:
     assert lines[-1] == "20000"  # more than a pipe holds
 
 
+def test_output_is_taken_though_nobody_can_be_shown_it(tmp_path: Path) -> None:
+    def show(line: str) -> None:
+        raise BrokenPipeError
+
+    tree = ProcessTree(["seq", "20000"], os.environ, tmp_path / "log", show)
+    status = tree.wait(5)
+    tree.end()
+    assert status == 0
+    assert (tmp_path / "log").read_text().splitlines()[-1] == "20000"
+
+
 def test_full_shared_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "free_shared_memory", lambda: 100)
     with pytest.raises(UserError, match=r"/dev/shm is full \(100 bytes free\)"):
