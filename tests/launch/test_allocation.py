@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc.errors import UserError
-from heterps_hpc.launch.slurm.allocation import check_allocation, is_requeued, job_in
+from heterps_hpc.launch.slurm.allocation import (
+    check_allocation,
+    is_requeued,
+    job_in,
+    shell_of,
+)
 from heterps_hpc.launch.slurm.options import limit_seconds
 from heterps_hpc.launch.slurm.script import own_script, render
 from heterps_hpc.layout import Estimate, Layout, Plan
@@ -70,6 +75,12 @@ def test_printed_script_has_the_heads_of_the_generated_one(tmp_path: Path) -> No
     assert heads(script) == heads(render(LAYOUT, CLUSTER, job, tmp_path))
     assert script.splitlines()[-1] == f"heterps launch {tmp_path} --in-allocation"
     subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
+
+
+def test_a_script_that_loads_modules_is_run_by_a_shell_that_knows_them(tmp_path: Path) -> None:
+    for site, shell in ({}, ["/bin/bash"]), ({"modules": ("gcc",)}, ["/bin/bash", "-l"]):
+        script = render(LAYOUT, make_cluster(**site), make_job(), tmp_path)
+        assert shell_of(script) == shell
 
 
 @pytest.mark.parametrize("name", ["hetjob.sbatch", "single_pool.sbatch"])

@@ -88,11 +88,10 @@ def run_in_allocation(request: LaunchRequest, environment: Mapping[str, str]) ->
     requeues = int(environment.get("SLURM_RESTART_COUNT") or 0)
     script = SlurmLauncher().script(request, made_before=requeues)
     write_atomically(run.script, script)
+    command = [*shell_of(script), str(run.script)]
     with StopRequests() as stops:
         # a session of its own: Ctrl-C in an interactive allocation is for us alone
-        process = subprocess.Popen(
-            ["bash", str(run.script)], env=dict(environment), start_new_session=True
-        )
+        process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
         asked = False
         while (status := _wait(process)) is None:
             # Slurm sends SIGTERM when it ends or requeues the job: it ends the ranks itself
@@ -100,6 +99,11 @@ def run_in_allocation(request: LaunchRequest, environment: Mapping[str, str]) ->
                 asked = True
                 _ask(request, job_id, stops.first)
     return ExitCode(status) if status in set(ExitCode) else ExitCode.RANK_FAILED
+
+
+def shell_of(script: str) -> list[str]:
+    """As its first line says: many sites define `module` for login shells only."""
+    return script.splitlines()[0].removeprefix("#!").split()
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int | None:
