@@ -45,6 +45,7 @@ class FakeSlurm:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, run: RunDir) -> None:
         self.script: Iterator[JobState | BaseException] = iter(())
         self.commands: list[tuple[str, ...]] = []
+        self.refusals: list[UserError] = []
         self.run = run
         self.num_jobs = 0
         monkeypatch.setattr(launcher, "state", self._state)
@@ -74,6 +75,8 @@ class FakeSlurm:
             events.record(self.run, events.Started())
             return f"{5 + 2 * self.num_jobs}\n"
         self.commands.append(command)
+        if self.refusals:
+            raise self.refusals.pop()
         return ""
 
     def wait(self, *script: JobState | BaseException) -> ExitCode:
@@ -136,6 +139,12 @@ def test_torn_job_is_ended_and_submitted_again(fake: FakeSlurm) -> None:
     assert fake.launch(RUNNING, TORN, CANCELLED, RUNNING, DONE) == ExitCode.DONE
     assert fake.commands == [("scancel", "7")]
     assert fake.num_jobs == 2
+
+
+def test_a_refused_command_does_not_end_the_waiting(fake: FakeSlurm) -> None:
+    fake.refusals.append(UserError("scancel did not answer within 60 s"))
+    assert fake.launch(TORN, TORN, CANCELLED, RUNNING, DONE) == ExitCode.DONE
+    assert fake.commands == [("scancel", "7"), ("scancel", "7")]
 
 
 def test_failures_end_after_one_restart_however_they_are_made(fake: FakeSlurm) -> None:

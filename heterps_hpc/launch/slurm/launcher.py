@@ -178,14 +178,19 @@ class SlurmLauncher:
                 return final_code(request, now)
             if now != before:
                 listener.state(f"job {job_id}: {now}")
-            if now.torn:
-                events.record(run, Torn(job_id=job_id))
-                call("scancel", str(job_id))
-            elif patience.ends_for(now) and not self._still_fits(request):
-                events.record(run, NodesLost(job_id=job_id))
-                call("scancel", str(job_id))
-            elif _wants_change(now, before, listener.replanner):
-                _leave_layout(run, job_id)
+            try:
+                if now.torn:
+                    events.record(run, Torn(job_id=job_id))
+                    call("scancel", str(job_id))
+                elif patience.ends_for(now) and not self._still_fits(request):
+                    events.record(run, NodesLost(job_id=job_id))
+                    call("scancel", str(job_id))
+                elif _wants_change(now, before, listener.replanner):
+                    _leave_layout(run, job_id)
+            except (
+                UserError
+            ) as error:  # Slurm is silent, or the job has just ended: it is seen soon
+                log.warning("%s", error)
             before = now
             if give_up is not None and time.monotonic() > give_up:
                 raise UserError(
