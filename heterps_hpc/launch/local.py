@@ -108,9 +108,16 @@ class LocalLauncher:
         pid, _, host = holder.partition(" on ")
         if host != os.uname().nodename or not pid.isdigit():
             raise UserError(f"{run.path}: is run by process {holder}; cancel it there")
-        os.kill(int(pid), signal.SIGTERM)
-        if not save:
-            os.kill(int(pid), signal.SIGINT)
+        try:
+            os.kill(int(pid), signal.SIGTERM)
+            if not save:
+                os.kill(int(pid), signal.SIGINT)
+        except PermissionError:
+            raise UserError(
+                f"{run.path}: process {pid} is another user's; ask its owner (`ps -o user= {pid}`)"
+            ) from None
+        except ProcessLookupError:
+            return f"process {pid}: has ended"
         return f"process {pid}: {'saving' if save else 'stopping'}"
 
 

@@ -311,6 +311,18 @@ def test_a_file_of_the_user_is_not_taken_for_a_module(
     assert start(tmp_path, {"default": 0}) == ExitCode.DONE
 
 
+def test_another_users_run_is_not_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(pid: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    run = RunDir(tmp_path).create()
+    monkeypatch.setattr(os, "kill", kill)
+    with RunLock(run), pytest.raises(UserError, match="another user's; ask its owner"):
+        LocalLauncher().cancel(run, save=True)
+
+
 @pytest.mark.parametrize("log", ["/dev/full", "/nowhere/launcher.log"])
 def test_output_is_taken_though_the_disk_takes_no_log(log: str) -> None:
     lines: list[str] = []
