@@ -16,7 +16,6 @@ import torch
 from heterps_hpc.config import TrainSpec
 from heterps_hpc.dataset import Batch, ColumnSelection, Dataset, Order, Position, Reader
 from heterps_hpc.dataset.read.reader import RowsOf
-from heterps_hpc.errors import UserError
 from heterps_hpc.model import LENGTH_PREFIX, LOSS, SCORE
 from heterps_hpc.row_ranges import Range
 from heterps_hpc.runtime.device import Device
@@ -105,12 +104,7 @@ class Steps:
     """The batches of a data set numbered from 0 through all epochs: where each is, how long."""
 
     def __init__(self, order: Order, train: TrainSpec) -> None:
-        self.order = order
-        if order.num_batches == 0:
-            raise UserError(
-                "the training data gives no batch; it is empty, or shorter than one batch with "
-                "`drop_last: true`"
-            )
+        self.order = order  # of one batch or more
         self.total = train.steps or (train.epochs or 1) * order.num_batches
 
     def position(self, step: int) -> Position:
