@@ -214,6 +214,16 @@ def test_a_window_is_loaded_while_the_one_before_is_used(
     assert most < at_once[0]
 
 
+def test_columns_as_they_lie_in_the_files_are_kept_of_one_window_only(tmp_path: Path) -> None:
+    write_mixed(tmp_path / "d", 384, rows_per_shard=384, block_rows=16)
+    dataset = Dataset.open(tmp_path / "d")
+    order = Order(dataset, 32, window_rows=128)
+    want = ColumnSelection(("one",), dense=True, labels=True)
+    with Reader(dataset, order, want, num_epochs=3) as batches:
+        assert sum(len(batch.sample_ids) for batch in batches) == 3 * 384
+        assert len(batches._loader._memory.kept._buffers) == 1
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_batch_that_is_held_does_not_change(
     even: tuple[Dataset, SampleRows], shuffle: bool

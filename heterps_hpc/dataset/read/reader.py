@@ -67,8 +67,8 @@ class Load(NamedTuple):
 
 
 class Reader(Closing):
-    """Iterates over batches from a position on; memory: two windows of the selected columns,
-    and the batches that wait or are in use.
+    """Iterates over batches from a position on; memory: about three windows of the selected
+    columns, and the batches that wait or are in use.
 
     `rows` maps the number of rows of a batch to the ascending ranges of them that this rank
     wants; None means all. `read_ahead` batches are prefetched, and unless `load_ahead` is False the

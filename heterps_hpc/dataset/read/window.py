@@ -120,6 +120,8 @@ class LoadedWindow:
         narrow = [slot for slot in self._wanted.many if slot not in self._wide]
         if narrow:
             self._ready = yield from self._pick(self._rows, narrow, self._memory.given)
+        if not self._wide:
+            self._columns = {}  # nothing is picked from them any more: the next window's memory
 
     def _spans_of_rows(self) -> list[Span]:
         """Neighbouring blocks as one."""
