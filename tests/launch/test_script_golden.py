@@ -86,3 +86,14 @@ def test_plain_job_names_no_group() -> None:
 def test_rendering_is_pure() -> None:
     layout, cluster, job, _ = two_pools()
     assert render(layout, cluster, job, "/r") == render(layout, cluster, job, "/r")
+
+
+def test_a_job_that_was_requeued_is_not_ended_for_want_of_space() -> None:
+    """The watcher's own functions; its notes find a full disk."""
+    layout, cluster, job, flavour = two_pools()
+    script = render(layout, cluster, job, "/runs/r", flavour=flavour)
+    functions = script.split("watch_leader='\n")[1].split("\nwhile sleep")[0]
+    program = f"scontrol() {{ :; }}\nscancel() {{ echo ended; }}\n{functions}\nrequeue || end"
+    command = ["bash", "-c", program, "watch_leader", "1", "/dev/full"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    assert done.stdout == ""
