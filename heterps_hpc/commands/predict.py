@@ -16,13 +16,13 @@ from heterps_hpc import format as fmt
 from heterps_hpc.checkpoint import Checkpoint, newest
 from heterps_hpc.checkpoint.store import directory_of
 from heterps_hpc.commands.prepare import thaw
+from heterps_hpc.commands.short_run import start_short_run
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch.launcher import LaunchRequest, Listener, launcher_for
+from heterps_hpc.launch.launcher import LaunchRequest, launcher_for
 from heterps_hpc.launch.live_line import LineText, LiveLine
 from heterps_hpc.layout import Layout
-from heterps_hpc.run_lock import RunLock
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.serving.score_file import Columns, ScoreFile
 
@@ -63,22 +63,14 @@ def predict_by_ranks(run_dir: Path, data: Path, out: Path, step: int | None, on:
                 "launch": job.launch.model_copy(update={"max_restarts": 0}),
             }
         )
-        layout = Layout.load(run.layout)
-        with RunLock(scoring_run):
-            scoring.save(scoring_run.job)
-            cluster.save(scoring_run.cluster)
-            layout.save(scoring_run.layout)
-            scoring_run.scores.unlink(missing_ok=True)
-            request = LaunchRequest(scoring_run, layout, scoring, cluster, PROGRAM, saves=False)
-            code = launcher.start(request, Listener(line=log.info))
-        if code == ExitCode.DONE:
-            with h5py.File(scoring_run.scores) as scores:
-                columns = {name: scores[name][:] for name in scores}
-            file.append(_with_ids(columns, dataset.ids()))
-    if code == ExitCode.DONE:
-        scoring_run.scores.unlink()
-        log.info("scores of step %d in %s", checkpoint.step, out)
-    return code
+        request = LaunchRequest(scoring_run, Layout.load(run.layout), scoring, cluster, PROGRAM)
+        start_short_run(launcher, request, scoring_run.scores, "scoring")
+        with h5py.File(scoring_run.scores) as scores:
+            columns = {name: scores[name][:] for name in scores}
+        file.append(_with_ids(columns, dataset.ids()))
+    scoring_run.scores.unlink()
+    log.info("scores of step %d in %s", checkpoint.step, out)
+    return ExitCode.DONE
 
 
 def predict_here(run_dir: Path, data: Path, out: Path, step: int | None, delimiter: str) -> None:

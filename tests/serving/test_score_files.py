@@ -13,12 +13,17 @@ import pytest
 import yaml
 
 from data_prep.table import main as prepare_table
+from heterps_hpc import events
 from heterps_hpc.commands import predict as command
 from heterps_hpc.commands.predict import predict, predict_here
 from heterps_hpc.dataset import Dataset
-from heterps_hpc.errors import UserError
+from heterps_hpc.errors import StartFailed, UserError
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.launch.launcher import LaunchRequest, Listener
+from heterps_hpc.launch.local import LocalLauncher
+from heterps_hpc.rundir import RunDir
 from heterps_hpc.serving.predictor import Predictor
+from tests.launch.values import make_cluster, make_layout
 from tests.serving.test_predictor import raw_job, write_csv
 from tests.serving.trained import RECIPE, Trained, raw_columns, train
 
@@ -129,6 +134,28 @@ def test_a_data_set_is_scored_here_where_there_is_no_mpi(
     out = tmp_path / "s.csv"
     assert predict(trained.run, folder / "data" / "test", out, None, None) == ExitCode.DONE
     assert table(out)["score"]
+
+
+class FailedRanks(LocalLauncher):
+    """Ranks that start and fail."""
+
+    def start(self, request: LaunchRequest, listener: Listener = Listener()) -> ExitCode:  # noqa: B008
+        events.record(request.run, events.Started())
+        events.record(request.run, events.RankEnded(rank=0, code=4, reason="no memory"))
+        return ExitCode.RANK_FAILED
+
+
+def test_ranks_that_fail_to_score_say_why_and_leave_no_scores(
+    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, cluster = RunDir(trained.run), make_cluster()
+    cluster.save(run.cluster)
+    make_layout(cluster, ("cpu", 1)).save(run.layout)
+    monkeypatch.setattr(command, "launcher_for", lambda on: FailedRanks())
+    with pytest.raises(StartFailed, match=r"scoring failed: rank 0 .*: no memory") as failure:
+        predict(trained.run, folder / "data" / "test", tmp_path / "s.h5", None, "local")
+    assert failure.value.code == ExitCode.RANK_FAILED
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_not_scored_on_slurm(trained: Trained, folder: Path, tmp_path: Path) -> None:
