@@ -36,6 +36,8 @@ def must_match(job: Job) -> dict[str, Any]:
         "train.tables.evict_after_steps": tables.evict_after_steps,
         "train.tables.evict_below_score": tables.evict_below_score,
         "train.tables.evict_every": tables.evict_every,
+        "train.tables.show_weight": tables.show_weight,
+        "train.tables.click_weight": tables.click_weight,
     }
 
 
@@ -50,9 +52,10 @@ def check_match(
         "data.train": manifest.data_fingerprint,
         **manifest.must_match,
     }
-    differ = [name for name in here if here[name] != there.get(name)]
+    # a setting that was not kept yet when the checkpoint was made cannot be compared
+    differ = [name for name in here if name in there and here[name] != there[name]]
     if differ:
-        listed = "; ".join(f"{name} is {here[name]!r}, was {there.get(name)!r}" for name in differ)
+        listed = "; ".join(f"{name} is {here[name]!r}, was {there[name]!r}" for name in differ)
         raise UserError(
             f"{checkpoint.path}: made by another run ({manifest.job!r}): {listed}. Put the "
             "settings back to continue, or start a new run from its weights with `train.init_from`"
