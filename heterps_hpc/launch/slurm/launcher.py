@@ -187,9 +187,8 @@ class SlurmLauncher:
                     call("scancel", str(job_id))
                 elif _wants_change(now, before, listener.replanner):
                     _leave_layout(run, job_id)
-            except (
-                UserError
-            ) as error:  # Slurm is silent, or the job has just ended: it is seen soon
+            except UserError as error:
+                # Slurm is silent, or the job has just ended: the next look tells
                 log.warning("%s", error)
             before = now
             if give_up is not None and time.monotonic() > give_up:
