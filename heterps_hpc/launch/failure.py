@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 
 from heterps_hpc import events
-from heterps_hpc.events import History, RankEnded, StopWanted
+from heterps_hpc.events import Ended, History, RankEnded, Stalled, Started, StopWanted
 from heterps_hpc.exit_codes import GRAVEST_FIRST, ExitCode
 from heterps_hpc.heartbeats import SIGNAL_OF_DEAD, describe_dead
 from heterps_hpc.launch.launcher_output import main_line
@@ -72,6 +72,9 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     first = next((end for end in ends if end.code != ExitCode.STOPPED), None)
     if first is not None and code == ExitCode.NOT_SAVED:
         return first.reason
+    stalled = events.read(run).newest_start.last(Stalled)
+    if code == ExitCode.STALLED and stalled is not None and stalled.ranks:
+        return f"nothing moved any more: {stalled.ranks[0]}\nlogs: {run.logs}"
     if first is not None:
         who = f"rank {first.rank}"
         reason = first.reason or f"exit code {first.code}"
@@ -93,24 +96,38 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
 def _without_ranks(run: RunDir, printed: list[str]) -> str:
     """Nothing of ours has run far enough to report: what the launcher itself complained about."""
     start = events.read(run).newest_start
-    if printed == _NOTHING and start.last(events.Ended) is None and _is_local(start):
-        return (
-            "`heterps` itself was killed, or its machine stopped, and its ranks ended with it; "
-            "nobody recorded why"
-        )
+    if _is_local(start) and (known := _how_launcher_ended(start, printed)):
+        return known
     line = main_line(printed[-_SEARCHED_LINES:])
     return f"no rank reported why it ended; the launcher printed: {line or _NOTHING[0]}"
 
 
+def _how_launcher_ended(start: History, printed: list[str]) -> str | None:
+    """What `heterps` or mpirun did, or what was done to them."""
+    stop, end = start.last(StopWanted), start.last(Ended)
+    if end is None:
+        return (
+            "`heterps` itself was killed, or its machine stopped, and its ranks ended with it; "
+            "nobody recorded why"
+            if printed == _NOTHING
+            else None
+        )
+    if stop is not None:
+        return f"the ranks did not save and end in time ({stop.why}), so they were killed"
+    if (end.status or 0) < 0:
+        return f"mpirun was killed by signal {-(end.status or 0)}, and its ranks ended with it"
+    return None
+
+
 def _is_local(start: History) -> bool:
-    begun = start.last(events.Started)
+    begun = start.last(Started)
     return begun is not None and begun.launcher == "mpirun"
 
 
 def _signal_hints(run: RunDir, printed: list[str]) -> list[str]:
     """What a rank that was killed by the processor or the kernel cannot report itself."""
     start = events.read(run).newest_start
-    end = start.last(events.Ended)
+    end = start.last(Ended)
     signals = {int(number) for line in printed for number in SIGNAL_OF_DEAD.findall(line)}
     signals.add((end.status or 0) % 128 if end is not None else 0)
     hints = []

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
 
+import psutil
+
 from heterps_hpc import events, run_lock
 from heterps_hpc import format as fmt
 from heterps_hpc.cluster import Cluster, Pool
@@ -33,6 +35,7 @@ from heterps_hpc.launch.progress import Progress
 from heterps_hpc.launch.rank_command import rank_command, without_launchers
 from heterps_hpc.launch.same_directory import SameDirectory
 from heterps_hpc.launch.stop_requests import StopRequests
+from heterps_hpc.launch.stopped_ranks import StoppedRanks
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
 
@@ -192,6 +195,7 @@ class _Start:
         self._saves = request.saves
         self._next_look = time.monotonic() + _LOOK_SECONDS
         self._looks_without_ranks: int | None = None  # None: no rank was seen yet
+        self._stopped = StoppedRanks(request.run, request.job.watch)
 
     def run(self, listener: Listener) -> ExitCode:
         with closing(self._directory):
@@ -224,8 +228,7 @@ class _Start:
             if self._stops.count and not self._saves:
                 self.note_late_stop()
                 return
-            if self._outlives_its_ranks(tree, now):
-                log.warning("mpirun has no ranks any more but does not end; ending it")
+            if now > self._next_look and self._must_be_ended(tree.ranks()):
                 return
             if not self._asked and (self._stops.count or now > self._save_at):
                 why = self._stops.first or "the time limit is near"
@@ -233,12 +236,20 @@ class _Start:
             elif not self._asked and replanner.poll():
                 self._ask(tree, LayoutChangeWanted(), "a cheaper layout was found")
 
-    def _outlives_its_ranks(self, tree: ProcessTree, now: float) -> bool:
+    def _must_be_ended(self, ranks: Mapping[int, psutil.Process]) -> bool:
+        """A look at all ranks, now and then."""
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        if self._are_gone(ranks):
+            log.warning("mpirun has no ranks any more but does not end; ending it")
+            return True
+        stopped = self._stopped.look(ranks)
+        if stopped is not None:
+            log.warning("%s", stopped)
+        return stopped is not None and self._stopped.ends_run
+
+    def _are_gone(self, ranks: Mapping[int, psutil.Process]) -> bool:
         """Whether mpirun had ranks, and has had none for a while: someone has stopped it."""
-        if now < self._next_look:
-            return False
-        self._next_look = now + _LOOK_SECONDS
-        if tree.num_ranks():
+        if ranks:
             self._looks_without_ranks = 0
         elif self._looks_without_ranks is not None:
             self._looks_without_ranks += 1

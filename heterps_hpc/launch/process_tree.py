@@ -83,14 +83,19 @@ class ProcessTree:
         except subprocess.TimeoutExpired:
             return None
 
-    def num_ranks(self) -> int:
-        """How many ranks there are now."""
-        return len(self._ranks())
+    def ranks(self) -> dict[int, psutil.Process]:
+        """The ranks that there are now, by number."""
+        found = {}
+        for process, environment in self._marked():
+            for name in _RANK_VARIABLES:
+                if environment.get(name, "").isdigit():
+                    found[int(environment[name])] = process
+        return found
 
     def signal_ranks(self, number: signal.Signals) -> int:
         """Send a signal to the ranks alone; how many there were."""
-        ranks = self._ranks()
-        for process in ranks:
+        ranks = self.ranks()
+        for process in ranks.values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
         return len(ranks)
@@ -114,9 +119,6 @@ class ProcessTree:
         status = self._process.wait()
         self._reader.join(timeout=2.0)
         return status
-
-    def _ranks(self) -> list[psutil.Process]:
-        return [p for p, env in self._marked() if any(name in env for name in _RANK_VARIABLES)]
 
     def _marked(self) -> list[tuple[psutil.Process, dict[str, str]]]:
         found = []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import psutil
 import pytest
 
 from heterps_hpc import events, run_lock, rundir
+from heterps_hpc.config import WatchSpec
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
-from heterps_hpc.launch import local
+from heterps_hpc.launch import local, stopped_ranks
 from heterps_hpc.launch.failure import explain
 from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.local import LocalLauncher, check_cores, mpirun_command
@@ -249,6 +251,47 @@ def test_a_stopped_mpirun_does_not_outlast_its_ranks(
     assert time.monotonic() - began < 30
     thread.join()
     assert_nobody_left(tmp_path)
+
+
+@pytest.mark.parametrize("on_stall", ["stop", "report"])
+def test_stopped_ranks_are_noticed_before_they_can_watch_each_other(
+    on_stall: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(stopped_ranks, "_SECONDS_FOR_RANKS", 0.3)
+    watch = {"stall_seconds": 0.2, "on_stall": on_stall}
+    job = make_job().model_copy(update={"watch": WatchSpec.parse(watch, "test")})
+    directory = RunDir(tmp_path / "a run").create()
+    (directory.path / "behave.json").write_text('{"default": "wait"}')
+    request = LaunchRequest(directory, LAYOUT, job, CLUSTER, BEHAVE)
+
+    def stop_a_rank() -> None:
+        """As soon as it is there; let it go again if it may stay."""
+        while not (found := [p for p in psutil.Process().children(recursive=True) if is_rank(p)]):
+            time.sleep(0.01)
+        found[0].suspend()
+        if on_stall == "report":
+            while "has been stopped" not in caplog.text:
+                time.sleep(0.05)
+            found[0].resume()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop_a_rank, daemon=True)
+    thread.start()
+    code = LocalLauncher(environment=ENVIRONMENT).start(request)
+    thread.join()
+    assert code == (ExitCode.STALLED if on_stall == "stop" else ExitCode.STOPPED)
+    if on_stall == "stop":
+        first, *_ = (explain(directory, code) or "").splitlines()
+        assert first.startswith("nothing moved any more: rank ")
+        assert " has been stopped for " in first
+    assert_nobody_left(tmp_path)
+
+
+def is_rank(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return "PMI_RANK" in process.environ() and "python" in process.name()
+    return False
 
 
 @pytest.mark.parametrize("stopped", [False, True])

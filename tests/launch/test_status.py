@@ -11,7 +11,16 @@ from rich.console import Console
 from heterps_hpc import events, run_lock
 from heterps_hpc.commands.prepare import refuse_mixing
 from heterps_hpc.errors import UserError
-from heterps_hpc.events import Ended, Launched, RankEnded, Started, Submitted
+from heterps_hpc.events import (
+    Ended,
+    Event,
+    Launched,
+    RankEnded,
+    Stalled,
+    Started,
+    StopWanted,
+    Submitted,
+)
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.heartbeats import Beat, NodeBeats
 from heterps_hpc.launch.failure import explain, mark_start
@@ -86,6 +95,31 @@ def test_what_an_earlier_start_printed_is_not_the_reason_of_the_newest(run: RunD
     reason = explain(run, ExitCode.RANK_FAILED) or ""
     assert reason.startswith("`heterps` itself was killed, or its machine stopped")
     assert "no such host" not in reason
+
+
+def test_a_stall_names_the_rank_that_was_silent(run: RunDir) -> None:
+    """Not the rank that noticed it first."""
+    events.record(run, Started(launcher="mpirun"))
+    events.record(run, Stalled(step=7, ranks=["rank 1 has been silent", "rank 0 waits"]))
+    events.record(run, RankEnded(rank=0, code=ExitCode.STALLED))
+    first, *_ = (explain(run, ExitCode.STALLED) or "").splitlines()
+    assert first == "nothing moved any more: rank 1 has been silent"
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ([StopWanted(why="SIGTERM"), Ended(code=4, status=0)], "did not save and end in time (SIG"),
+        ([Ended(code=4, status=-9)], "mpirun was killed by signal 9, and its ranks ended with it"),
+    ],
+)
+def test_what_happened_to_the_launcher_is_a_reason(
+    run: RunDir, end: list[Event], reason: str
+) -> None:
+    events.record(run, Started(launcher="mpirun"))
+    for event in end:
+        events.record(run, event)
+    assert reason in (explain(run, ExitCode.RANK_FAILED) or "").splitlines()[0]
 
 
 def test_other_directories_are_refused(tmp_path: Path) -> None:
