@@ -113,26 +113,28 @@ class Watchdog:
             if self._heartbeats is not None:
                 self._heartbeats.write()
             self._dump_stacks()
-        if self._is_reporter():
-            self._wait(_SECONDS_FOR_STACKS)
+        is_reporter = self._is_reporter()
+        if self._is_over_after(_SECONDS_FOR_STACKS if is_reporter else _SECONDS_FOR_REPORT, since):
+            return
+        if is_reporter:
             self._report()
-        else:
-            self._wait(_SECONDS_FOR_REPORT)
-        if self._spec.on_stall != "stop" or self._wait(SECONDS_FOR_LAST_LINES):
+        if self._spec.on_stall != "stop" or self._is_over_after(SECONDS_FOR_LAST_LINES, since):
             return
         with _whatever_the_disk_says():
             end = events.RankEnded(rank=self._rank, code=int(ExitCode.STALLED))
             events.record(self._run_dir, end)
         MPI.COMM_WORLD.Abort(int(ExitCode.STALLED))
 
-    def _wait(self, seconds: float) -> bool:
-        """Give other ranks time, and go on beating: who waits is not silent. True if all ended."""
+    def _is_over_after(self, seconds: float, since: float) -> bool:
+        """Give other ranks time. True if the run has ended, or moves again: it was only slow."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if self._over.wait(min(left, self._tick_seconds)):
                 return True
             with _whatever_the_disk_says():
-                self._beat()
+                # also because who waits must not become silent
+                if self._beat() != since or not self._all_stand_still():
+                    return True
         return False
 
     def _is_reporter(self) -> bool:

@@ -1,0 +1,51 @@
+"""What a rank does when nothing has moved for long; ranks that really stop are in tests/faults."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from heterps_hpc import events
+from heterps_hpc.config import WatchSpec
+from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.health import watchdog
+from heterps_hpc.runtime.health.phase_timer import PhaseTimer
+from heterps_hpc.runtime.health.watchdog import Watchdog
+from tests.launch.values import make_cluster, make_layout
+
+
+class World:
+    """In place of MPI: notes that the world was ended."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.COMM_WORLD = self
+
+    def Abort(self, code: int) -> None:
+        assert code == ExitCode.STALLED
+        self.ended.set()
+
+
+@pytest.mark.parametrize("moves_again", [False, True])
+def test_a_run_that_moves_again_was_only_slow(
+    moves_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    monkeypatch.setattr(watchdog, "MPI", world)
+    monkeypatch.setattr(watchdog, "_SECONDS_FOR_STACKS", 1.0)
+    run = RunDir(tmp_path).create()
+    timer = PhaseTimer()
+    spec = WatchSpec.parse({"stall_seconds": 0.2, "heartbeat_seconds": 0.04}, "test")
+    with Watchdog(0, make_layout(make_cluster(), ("cpu", 1)), run, spec, timer).running():
+        while not run.stack(0).exists():
+            time.sleep(0.01)
+        end = time.monotonic() + 1.5
+        while moves_again and time.monotonic() < end:
+            timer.tick()
+            time.sleep(0.01)
+        assert world.ended.wait(0.0 if moves_again else 10.0) is not moves_again
+        assert bool(events.read(run).last(events.Stalled)) is not moves_again
