@@ -250,7 +250,7 @@ def _pool_arrays(profile: Profile, cluster: Cluster, micro_batches: int) -> Pool
     timings = [profile.pool(pool.name) for pool in pools]
     estimated = set(profile.estimated_pools)
     uplinks = [_uplink(pool.name, profile, cluster) for pool in pools]
-    inner = [_link(pool.name, pool.name, profile, cluster) for pool in pools]
+    inner = [_own_link(pool.name, profile, cluster) for pool in pools]
     fixed_seconds = [t.batch_seconds + micro_batches * t.micro_batch_seconds for t in timings]
     of_a_byte = [t.message_seconds_per_byte for t in timings]
     of_a_message = [t.message_seconds for t in timings]
@@ -317,6 +317,24 @@ def _link(left: str, right: str, profile: Profile, cluster: Cluster) -> tuple[fl
     return _known_link(left, right, profile, cluster) or unknown
 
 
+def _own_link(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
+    """The link of a pool with itself: what a rank gets of its node's network card.
+
+    A cluster file says what a card is sold as, of which protocols take their part. So where a
+    measured link to another pool is the same but for that, it is the card as it is.
+    """
+    latency, described = _link(name, name, profile, cluster)
+    measured = {_ends(link): 1.0 / link.bytes_per_second for link in profile.links}
+    if frozenset((name,)) in measured or _known_link(name, name, profile, cluster) is None:
+        return latency, described
+    same = [
+        seconds
+        for ends, seconds in measured.items()
+        if name in ends and described <= seconds <= SAME_LINK * described
+    ]
+    return latency, min(same, default=described)
+
+
 def _uplink(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float]:
     """A rank's way out, taken as the fastest of its links to other pools, so that a stage's time
     does not depend on where its neighbours are, which the exact solver needs. A slower neighbour
@@ -327,7 +345,7 @@ def _uplink(name: str, profile: Profile, cluster: Cluster) -> tuple[float, float
     use this one's card at once.
     """
     known = _known_link(name, name, profile, cluster)
-    own = _link(name, name, profile, cluster)
+    own = _own_link(name, profile, cluster)
     links = []
     for other in (pool.name for pool in cluster.pools if pool.name != name):
         latency, seconds = _link(name, other, profile, cluster)

@@ -184,3 +184,22 @@ def test_a_link_that_the_other_end_limits_says_nothing_of_this_one() -> None:
     assert uplinks() == pytest.approx([0.98e8, 1e9])
     assert uplinks(fast_fast=None) == pytest.approx([0.98e8, 0.98e8])
     assert uplinks(slow_fast=0.5e8) == pytest.approx([0.5e8, 0.5e8])  # the way between them
+
+
+def test_a_measured_link_counts_before_what_its_card_is_sold_as() -> None:
+    """200 Mbit/s, of which protocols leave 192, on the one node of a pool."""
+    described = (Link(pools=("fast", "fast"), latency_seconds=1e-5, bytes_per_second=25e6),)
+    cluster = CLUSTER.model_copy(update={"links": described})
+
+    def uplink(rate: float) -> float:
+        links = tuple(
+            Link(pools=ends, latency_seconds=1e-5, bytes_per_second=rate, estimated=False)
+            for ends in (("slow", "slow"), ("slow", "fast"))
+        )
+        measured = profile().model_copy(update={"links": links})
+        question = make_problem(measured, cluster, batch_size=1, num_samples=1)
+        return float(1 / question.pools.uplink_seconds_per_byte[1])
+
+    assert uplink(24e6) == pytest.approx(24e6)
+    assert uplink(12e6) == pytest.approx(25e6)  # the other card's
+    assert uplink(26e6) == pytest.approx(25e6)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from heterps_hpc.cluster import Cluster
+from heterps_hpc.cluster import Cluster, Link
 from heterps_hpc.plan.cost_model import Choice, StageTable, estimate
 from heterps_hpc.plan.problem import make_problem
 from heterps_hpc.profile import Profile
@@ -38,10 +38,18 @@ class Page:
     def link(self, a: str, b: str) -> tuple[float, float]:
         return self.known(a, b) or (30e-6, 1 / 1.25e9)
 
+    def own(self, pool: str) -> tuple[float, float]:
+        latency, w = self.link(pool, pool)
+        known = [set(link.pools) for link in self.profile.links]
+        if self.known(pool, pool) and {pool} not in known:
+            mine = [1 / link.bytes_per_second for link in self.profile.links if pool in link.pools]
+            w = min((own for own in mine if w <= own <= 1.1 * w), default=w)
+        return latency, w
+
     def to_other(self, pool: str, other: str) -> float:
         w, theirs = self.link(pool, other)[1], self.known(other, other)
         mine = self.known(pool, pool)
-        return mine[1] if mine and theirs and w <= 1.1 * theirs[1] else w
+        return self.own(pool)[1] if mine and theirs and w <= 1.1 * theirs[1] else w
 
     def seconds(self, stage: Stage) -> tuple[float, float, float]:
         """once, spread, and rows: one way of pooled rows over the stage's link."""
@@ -64,7 +72,7 @@ class Page:
         DT = sum(
             t.move_seconds * scale * (1 - t.move_parallel + t.move_parallel / k) for t in times
         )
-        in_latency, w_in = self.link(pool, pool)
+        in_latency, w_in = self.own(pool)
         others = [other.name for other in self.cluster.pools if other.name != pool] or [pool]
         ups = [self.link(pool, other) for other in others]
         up_latency = max(in_latency, min(up[0] for up in ups))
@@ -186,11 +194,14 @@ def test_the_page_determines_the_model(seed: int) -> None:
         )
         for layer in profile.layers
     ]
+    links = cluster.links[:1]
+    if num_pools > 1:  # about as fast as the second pool's card is said to be
+        card = [link.bytes_per_second for link in cluster.links if set(link.pools) == {names[1]}]
+        rate = (card or [1e9])[0] * float(rng.uniform(0.85, 1.05))
+        links += (Link(pools=(names[0], names[1]), latency_seconds=1e-5, bytes_per_second=rate),)
     profile = profile.model_copy(
-        update={
-            "pools": tuple(measured), "layers": tuple(layers), "links": cluster.links[:1],
-        }
-    )  # fmt: skip
+        update={"pools": tuple(measured), "layers": tuple(layers), "links": links}
+    )
     B, m, s = int(rng.choice([50, 200])), int(rng.choice([1, 2, 5])), int(rng.integers(0, 2))
     hot, saves = (None if rng.random() < 0.5 else 2e8), bool(rng.random() < 0.5)
     page = Page(profile, cluster, B=B, m=m, s=s, N=1e6, hot_bytes=hot, saves=saves)
