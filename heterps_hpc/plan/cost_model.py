@@ -3,20 +3,23 @@
 For stage i on a pool with k ranks (numbers in brackets are the paper's equations):
 
     CT_i = (Σ OCT · (1 − α + α/k) + F) · relief(k) + messages(k)           (1) computing
-    DT_i = Σ ODT · (1 − β + β/k) + cut/k + exchange·(k−1)/k² + reduce(k)   (2) moving data
+    DT_i = Σ ODT · (1 − β + β/k) + exchange·(k−1)/k² + reduce(k)           (2) moving data
     ET_i = max(CT_i, DT_i) + (1 − overlap) · min(CT_i, DT_i)               (3) overlapped
     T    = of all ET_i together: pipeline.py                               (4) seconds per batch
     money = num_batches · T · Σ price · units                              (5)
 
-What the paper does not have, all functions of one stage and its k, so that the exact solver can
-carry them:
+What the paper does not have, all but one functions of one stage and its k, so that the exact
+solver can carry them:
 
     F         what a rank pays per batch and micro-batch whatever its layers
     relief    k ranks that do not fill a node have more of its memory bandwidth and clock rate each
     messages  processor time of every byte and message that a rank sends or receives: it packs and
               copies itself
-    cut       bytes of activations and gradients that the stage sends over the uplink: a transfer is
-              charged once, to the stage that sends it, as both of its ends wait for the same bytes
+    cut       bytes of activations and gradients that the stage sends over the uplink, and gets over
+              it meanwhile. A link is a part of the pipeline (4) like a stage: it carries one
+              micro-batch while ranks compute another. A transfer is charged to its sender
+    waits     what is missing in `cut` where the other end is slower: a transfer takes as long as
+              the slower of its ends. The one term of two stages: neighbours, where they meet
     rows      pooled rows that cross the stage's ends, and their gradients: they go both ways at
               once alongside computing, so the uplink only keeps a batch from being faster than
               one way, and the loop of staleness (4) waits for one micro-batch of them
@@ -150,9 +153,10 @@ class StageTable(StageTerms):
         return np.asarray(layers * self.relief(pool, ranks) + messages + exchanged)
 
     def move_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
-        """DT, moving data (equation 2), the reduction included."""
+        """Moving data: DT (equation 2), and what crosses a cut."""
         reduce = self._reduce_seconds(pair, pool, ranks)
-        return np.asarray(reduce + self._spread_move(pair, pool, ranks, ranks))
+        moving = reduce + self._spread_move(pair, pool, ranks, ranks)
+        return np.asarray(moving + self.cut_seconds(pair, pool, ranks))
 
     def _reduce_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
         """Of dense gradients, once per batch; it grows with ranks."""
@@ -191,8 +195,11 @@ class StageTable(StageTerms):
     def stage_seconds(
         self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
     ) -> Floats:
-        """ET, a stage's seconds per batch (equation 3); with `max_ranks`, see `parts`."""
-        return self.parts(pair, pool, ranks, max_ranks).whole
+        """Seconds of a batch in a stage and on its link, one after the other: ET (equation 3), and
+        what crosses a cut; with `max_ranks`, see `parts`."""
+        most = ranks if max_ranks is None else max_ranks
+        own = self.parts(pair, pool, ranks, max_ranks).whole
+        return np.asarray(own + self.cut_seconds(pair, pool, most))
 
     def plan_parts(
         self, pair: Index, pool: Index, ranks: Index, max_ranks: Index | None = None
@@ -200,18 +207,25 @@ class StageTable(StageTerms):
         """What a stage by itself adds to equation 4; with `max_ranks`, see `parts`."""
         most = ranks if max_ranks is None else max_ranks
         parts, in_chain = self.parts(pair, pool, ranks, max_ranks), self.in_chain[pair]
-        summed = self.problem.pipeline.summed(parts.once, parts.spread)
+        summed, cut = self.problem.pipeline.summed(*parts), self.cut_seconds(pair, pool, most)
         return PlanParts(
-            np.where(in_chain, summed, 0.0),
-            np.where(in_chain, parts.spread, 0.0),
+            np.where(in_chain, summed + cut, 0.0),
+            np.where(in_chain, np.maximum(parts.spread, cut), 0.0),
             np.where(in_chain, 0.0, parts.whole),
             self.rows_seconds(pair, pool, most),
         )
 
     def rows_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
         """Seconds that pooled rows, or their gradients, need of the uplink (in equation 4)."""
-        uplink = self.problem.pools.uplink_seconds_per_byte[pool]
-        return np.asarray(self.traffic.rows[pair] * uplink / ranks)
+        return np.asarray(self.traffic.rows[pair] * self.way_out(pool, ranks))
+
+    def cut_seconds(self, pair: Index, pool: Index, ranks: Index) -> Floats:
+        """Seconds that activations and gradients that cross the stage's ends need of the uplink."""
+        return np.asarray(self.traffic.cut[pair] * self.way_out(pool, ranks))
+
+    def way_out(self, pool: Index, ranks: Index) -> Floats:
+        """Seconds that a byte takes over the links of k ranks together."""
+        return np.asarray(self.problem.pools.uplink_seconds_per_byte[pool] / ranks)
 
     def memory(self, pair: Index, ranks: Index) -> StageMemory:
         """Bytes that one rank needs."""
@@ -246,16 +260,25 @@ class StageTable(StageTerms):
         for part, own in zip(parts, self.plan_parts(pair, pool, count), strict=True):
             part[exists] = own
         chain, *maxima = parts
+        waits = self._waits(row, pair, self.way_out(pool, count), len(ranks))
         cell = row * problem.num_pools + pool
         used = np.bincount(cell, count, len(ranks) * problem.num_pools).astype(np.int64)
         used = used.reshape(len(ranks), problem.num_pools)
         return PlanCosts(
             seconds=problem.pipeline.batch_seconds(
-                PlanParts(chain.sum(axis=1), *(part.max(axis=1) for part in maxima))
+                PlanParts(chain.sum(axis=1) + waits, *(part.max(axis=1) for part in maxima))
             ),
             per_hour=(-(-used // problem.pools.ranks_per_unit) * problem.pools.price).sum(axis=1),
             used=used,
         )
+
+    def _waits(self, row: Ints, pair: Ints, way_out: Floats, num_plans: int) -> Floats:
+        """What the chains of plans take longer because transfers between two neighbours take as
+        long as the slower end, and not as long as both on average; `row` is the plan of a stage."""
+        ends, begins = (np.zeros((num_plans, self.problem.num_layers + 1)) for _ in range(2))
+        ends[row, self.pairs[pair, 1] + 1] = way_out
+        begins[row, self.pairs[pair, 0]] = way_out
+        return np.asarray(np.abs(ends - begins) @ self.handed_over)
 
     def evaluate(self, choices: Sequence[Choice]) -> PlanCost:
         """What one plan takes and costs, and what it breaks."""

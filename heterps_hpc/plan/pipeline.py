@@ -4,6 +4,7 @@ Stages of one batch wait for each other in three ways, and the slowest way count
 
     chain   Σ (once + spread/m) + (1 − 1/m) · max spread over stages with dense layers: dense
             parameters are synchronous, so their pipeline of m micro-batches drains once per batch.
+            The links between them are parts of it as well: Σ (cut + waits)/m and the largest cut.
             While a stage does what it does once per batch (its tables, summing gradients) the
             others have drained and wait
     tables  a stage of tables alone pulls and pushes every batch; so does a link carry its rows
@@ -28,8 +29,8 @@ Floats = NDArray[np.float64]
 class PlanParts(NamedTuple):
     """What a batch takes of stages together: of plans, or of any bounds on them."""
 
-    chain_sum: Floats  # m · once + spread, of stages with dense layers
-    chain_max: Floats  # spread
+    chain_sum: Floats  # m · once + spread + cut of stages with dense layers; waits between them
+    chain_max: Floats  # spread, or cut
     tables_max: Floats  # of stages of tables alone
     rows_max: Floats  # one way of pooled rows over a stage's link, of all stages
 

@@ -114,10 +114,7 @@ class Scorer:
         """T · C (or T) of ranks [N, S, G] with penalties, and whether they are valid, [N, G]."""
         problem = self.table.problem
         pools = problem.pools
-        chain, *maxima = (part[block.row[:, :, None], place] for part in self.rows.parts)
-        total = problem.pipeline.batch_seconds(
-            PlanParts(chain.sum(axis=1), *(part.max(axis=1) for part in maxima))
-        )
+        total = problem.pipeline.batch_seconds(self._parts_of(block, place))
         used = block.same @ self.rows.counts[place].astype(np.float64)
         unit = pools.ranks_per_unit[block.pool][:, :, None]
         limit = pools.limit[block.pool][:, :, None]
@@ -126,6 +123,14 @@ class Scorer:
         over = (np.maximum(used / limit - 1, 0.0) * block.share[:, :, None]).sum(axis=1)
         late = np.maximum(total / problem.longest_batch, 1.0)
         return self._penalised(total, per_hour, over, late, block.broken[:, None])
+
+    def _parts_of(self, block: StageBlock, place: Ints) -> PlanParts:
+        """The parts of equation 4 [N, G] of ranks [N, S, G]."""
+        row = block.row[:, :, None]
+        chain, *maxima = (part[row, place] for part in self.rows.parts)
+        out = self.rows.way_out[row, place]
+        waits = (np.abs(out[:, 1:] - out[:, :-1]) * block.handed[:, 1:, None]).sum(axis=1)
+        return PlanParts(chain.sum(axis=1) + waits, *(part.max(axis=1) for part in maxima))
 
     def _penalised(
         self, total: Floats, per_hour: Floats, over: Floats, late: Floats, broken: Floats
@@ -196,12 +201,24 @@ class Scorer:
         new_chain, *new_maxima = (part[row, tried] for part in self.rows.parts)
         others = (chain.sum(axis=1, keepdims=True) - chain)[:, :, None]
         return PlanParts(
-            others + new_chain,
+            others + new_chain + self._waits_after(block, place, tried),
             *(
                 np.maximum(_max_of_others(now)[:, :, None], changed)
                 for now, changed in zip(maxima, new_maxima, strict=True)
             ),
         )
+
+    def _waits_after(self, block: StageBlock, place: Ints, tried: Ints) -> Floats:
+        """Waits between neighbours [N, S, D] with one stage's ranks changed to those tried."""
+        out = self.rows.way_out[block.row, place]
+        new = self.rows.way_out[block.row[:, :, None], tried]
+        handed = block.handed[:, 1:]  # between each stage and the one after it
+        now = np.abs(out[:, 1:] - out[:, :-1]) * handed
+        waits = np.zeros_like(new) + now.sum(axis=1)[:, None, None]
+        before, after = waits[:, 1:], waits[:, :-1]  # of a stage with the one before it, after it
+        before += (np.abs(new[:, 1:] - out[:, :-1, None]) * handed[:, :, None]) - now[:, :, None]
+        after += (np.abs(new[:, :-1] - out[:, 1:, None]) * handed[:, :, None]) - now[:, :, None]
+        return np.asarray(waits)
 
     def _best_two_moves(self, block: StageBlock, place: Ints) -> tuple[Ints, Floats]:
         """The best change of the ranks of two stages for each placement, and its value."""

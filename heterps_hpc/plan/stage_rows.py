@@ -27,6 +27,7 @@ class StageBlock:
     pool: Ints  # [N, S]
     same: Floats  # [N, S, S]: 1 where two stages are on one pool
     share: Floats  # [N, S]: 1 / number of the placement's stages on the pool; 0 for no stage
+    handed: Floats  # [N, S]: bytes of activations between a stage and the one before it
     broken: Floats  # [N]: stages that fit on their pool with no number of ranks
 
     def take(self, which: Ints) -> StageBlock:
@@ -51,6 +52,7 @@ class StageRows:
         # of each row, by place in `counts`; row 0 is no stage
         # what a stage adds to equation 4; the chain's sum is infinite where it does not fit
         self.parts = PlanParts(*(np.zeros((1, len(self.counts))) for _ in PlanParts._fields))
+        self.way_out = np.zeros((1, len(self.counts)))  # seconds per byte that leaves a stage
         self.start = np.zeros((1, width), dtype=np.int64)  # places, by column of the grid
         self.lowest = np.zeros(1, dtype=np.int64)
         self.highest = np.zeros(1, dtype=np.int64)
@@ -105,6 +107,7 @@ class StageRows:
         start = np.clip(np.concatenate(starts, axis=1), lowest[:, None], highest[:, None])
         known = zip(self.parts, own, strict=True)
         self.parts = PlanParts(*(np.concatenate(part) for part in known))
+        self.way_out = np.concatenate([self.way_out, table.way_out(pool[:, None], self.counts)])
         self.start = np.concatenate([self.start, start])
         self.lowest = np.concatenate([self.lowest, lowest])
         self.highest = np.concatenate([self.highest, highest])
@@ -140,6 +143,7 @@ class StageRows:
             first=first,
             pool=pool,
             same=same.astype(np.float64),
+            handed=self.table.handed_over[first] * exists,
             share=exists / np.maximum(same.sum(axis=2), 1),
             broken=self._broken[row].sum(axis=1),
         )

@@ -106,6 +106,19 @@ class StageTerms:
         return Traffic(cut, rows, exchanged)
 
     @cached_property
+    def handed_over(self) -> Floats:
+        """Activations, bytes per batch and one way, that the layer before each position [L+1] in
+        the list of layers writes and the one at it reads: what two stages that meet there have for
+        each other, whatever else is in them."""
+        handed = np.zeros(self.problem.num_layers + 1)
+        embeds = self.problem.layers.is_embedding
+        for writer, readers, size in self.problem.layers.tensors:
+            after = writer + 1
+            if after in readers and not embeds[writer] and not embeds[after]:
+                handed[after] += size
+        return handed
+
+    @cached_property
     def compute_terms(self) -> ComputeTerms:
         """Sums of equation 1, [pairs, P]."""
         layers, pools, traffic = self.problem.layers, self.problem.pools, self.traffic
@@ -139,8 +152,7 @@ class StageTerms:
         return MoveTerms(
             serial=self._sums(layers.ODT * (1 - layers.beta))
             + messages[:, None] * pools.uplink_latency,
-            parallel=self._sums(layers.ODT * layers.beta)
-            + traffic.cut[:, None] * pools.uplink_seconds_per_byte,
+            parallel=self._sums(layers.ODT * layers.beta),
             exchange=exchange_ways * traffic.exchanged[:, None] * pools.inner_seconds_per_byte,
             reduce=2 * weights * pools.reduce_seconds_per_byte,
             reduce_latency=2 * (weights > 0) * pools.reduce_latency,

@@ -42,6 +42,7 @@ def least_of_all(problem: Problem, longest: float = math.inf) -> tuple[float, fl
     for placement in itertools.product(range(problem.num_pools), repeat=problem.num_layers):
         runs = _runs(placement)
         chain_sum, chain_max, tables, rows = np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1)
+        before = np.zeros(1)
         used: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64) for _ in pools.names]
         for axis, run in enumerate(runs):
             counts = [k for k in range(1, int(pools.limit[run[2]]) + 1) if fits(problem, (*run, k))]
@@ -50,13 +51,18 @@ def least_of_all(problem: Problem, longest: float = math.inf) -> tuple[float, fl
             parts = np.array([stage_parts(problem, (*run, k)) for k in counts]).reshape(-1, 2)
             once, spread = (column.reshape(shape) for column in parts.T)
             if _in_chain(problem, run):
-                chain_sum = chain_sum + once + spread / m
-                chain_max = np.maximum(chain_max, spread)
+                cut = np.array([cut_seconds(problem, (*run, k)) for k in counts]).reshape(shape)
+                chain_sum = chain_sum + once + (spread + cut) / m
+                chain_max = np.maximum(chain_max, np.maximum(spread, cut))
             else:
                 tables = np.maximum(tables, once + spread)
             own = np.array([rows_seconds(problem, (*run, k)) for k in counts]).reshape(shape)
             rows = np.maximum(rows, own)
             used[run[2]] = used[run[2]] + np.array(counts, dtype=np.int64).reshape(shape)
+            out = np.array([way_out(problem, (*run, k)) for k in counts]).reshape(shape)
+            if axis:
+                chain_sum = chain_sum + _handed_over(problem, run[0]) * np.abs(out - before) / m
+            before = out
         chain = chain_sum + (1 - 1 / m) * chain_max
         loop = (chain + tables + 2 / m * rows) / (problem.staleness + 1)
         seconds = np.maximum(np.maximum(chain, tables), np.maximum(rows, loop))
@@ -86,36 +92,64 @@ def _in_chain(problem: Problem, run: tuple[int, ...]) -> bool:
 
 def plan_seconds(problem: Problem, stages: tuple[PlainStage, ...]) -> float:
     """Seconds per batch, equation 4."""
-    chain, tables = [(0.0, 0.0)], [0.0]
+    chain, tables = [(0.0, 0.0, 0.0)], [0.0]
     for stage in stages:
         if _in_chain(problem, stage):
-            chain.append(stage_parts(problem, stage))
+            chain.append((*stage_parts(problem, stage), cut_seconds(problem, stage)))
         else:
-            tables.append(stage_seconds(problem, stage))
+            tables.append(sum(stage_parts(problem, stage)))
     m = problem.micro_batches
-    drained = sum(once + spread / m for once, spread in chain)
-    drained += (1 - 1 / m) * max(spread for _, spread in chain)
+    drained = sum(once + (spread + cut) / m for once, spread, cut in chain)
+    drained += (1 - 1 / m) * max(max(spread, cut) for _, spread, cut in chain)
+    for one, other in itertools.pairwise(stages):
+        waits = abs(way_out(problem, one) - way_out(problem, other))
+        drained += _handed_over(problem, other[0]) * waits / m
     rows = max(rows_seconds(problem, stage) for stage in stages)
     loop = max(tables) + 2 * rows / m + drained
     return max(drained, max(tables), rows, loop / (problem.staleness + 1))
 
 
+def way_out(problem: Problem, stage: PlainStage) -> float:
+    """Seconds per byte over the links of all ranks of a stage."""
+    return float(problem.pools.uplink_seconds_per_byte[stage[2]] / stage[3])
+
+
+def _handed_over(problem: Problem, layer: int) -> float:
+    """Bytes of activations that a dense layer gets from the dense layer right before it."""
+    embeds = problem.layers.is_embedding
+    return sum(
+        size
+        for writer, readers, size in problem.layers.tensors
+        if writer == layer - 1 and layer in readers and not embeds[writer] and not embeds[layer]
+    )
+
+
 def rows_seconds(problem: Problem, stage: PlainStage) -> float:
     """One way of the pooled rows that cross the ends of a stage."""
-    first, last, t, k = stage
+    return _crossing(problem, stage, rows=True) * way_out(problem, stage)
+
+
+def cut_seconds(problem: Problem, stage: PlainStage) -> float:
+    """One way of the activations that cross the ends of a stage."""
+    return _crossing(problem, stage, rows=False) * way_out(problem, stage)
+
+
+def _crossing(problem: Problem, stage: PlainStage, *, rows: bool) -> float:
+    first, last, _, _ = stage
     size = 0.0
     for writer, readers, per_batch in problem.layers.tensors:
         inside = first <= writer <= last
         reads = any(first <= r <= last for r in readers)
         leaves = inside and any(r > last for r in readers)
-        if problem.layers.is_embedding[writer] and (leaves or (writer < first and reads)):
+        crosses = leaves or (writer < first and reads)
+        if problem.layers.is_embedding[writer] == rows and crosses:
             size += per_batch
-    return float(size * problem.pools.uplink_seconds_per_byte[t] / k)
+    return float(size)
 
 
 def stage_seconds(problem: Problem, stage: PlainStage) -> float:
-    """ET of one stage."""
-    return sum(stage_parts(problem, stage))
+    """ET of one stage, and its link after it."""
+    return sum(stage_parts(problem, stage)) + cut_seconds(problem, stage)
 
 
 def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
@@ -146,8 +180,6 @@ def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
         if (inside and any(r > last for r in readers)) or (writer < first and reads):
             crosses = True
             ct += 2 * size * pools.cut_seconds_per_byte[t] / k
-            if not layers.is_embedding[writer]:
-                dt += size * pools.uplink_seconds_per_byte[t] / k
         if inside and reads and layers.is_embedding[writer]:
             exchanges = True
             moved = size * (k - 1) / k**2

@@ -40,6 +40,39 @@ def test_a_plan_is_estimated_as_enumerated(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
+def test_a_score_is_what_its_plan_costs(seed: int) -> None:
+    """With stages that wait for each other's links, too."""
+    problem = random_problem(seed, num_layers=5, num_pools=3, max_ranks=6)
+    table, rng = StageTable(problem), np.random.default_rng(seed)
+    placements = rng.integers(0, 3, size=(10, 5))
+    for thorough in (False, True):
+        scorer = Scorer(table, thorough=thorough)
+        scores = scorer.score(placements)
+        for placement, money, ranks, valid in zip(
+            placements, scores.money, scores.ranks, scores.valid, strict=True
+        ):
+            if valid:
+                found = estimate(table, scorer.choices(placement, ranks))
+                assert money == pytest.approx(found.money)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_moves_are_judged_by_the_plan_that_they_lead_to(seed: int) -> None:
+    problem = random_problem(seed, num_layers=5, num_pools=3, max_ranks=6)
+    scorer, rng = Scorer(StageTable(problem)), np.random.default_rng(seed)
+    block = scorer.rows.block(rng.integers(0, 3, size=(10, 5)))
+    low, high = scorer.rows.lowest[block.row], scorer.rows.highest[block.row]
+    place, tried = (rng.integers(low, high + 1) for _ in range(2))
+    judged = scorer._parts_after(block, place, tried[:, :, None])
+    seconds = problem.pipeline.batch_seconds(judged)[:, :, 0]
+    for stage in range(place.shape[1]):
+        moved = place.copy()
+        moved[:, stage] = tried[:, stage]
+        found = scorer._parts_of(block, moved[:, :, None])
+        assert seconds[:, stage] == pytest.approx(problem.pipeline.batch_seconds(found)[:, 0])
+
+
+@pytest.mark.parametrize("seed", range(12))
 def test_a_score_is_never_better_than_exact_provisioning(seed: int) -> None:
     problem = random_problem(seed, num_layers=5, num_pools=2, max_ranks=6, floor=100.0)
     table = StageTable(problem)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from heterps_hpc.plan.cost_model import StageTable, estimate
+from heterps_hpc.plan.exact.labels import _undominated, _with_waits
 from heterps_hpc.plan.exact.solver import solve
+from tests.plan import test_messages
 from tests.plan.enumeration import all_plans, least_of_all
 from tests.plan.instances import random_problem
 
@@ -105,3 +108,42 @@ def test_time_is_counted_by_the_clock_of_whoever_asks() -> None:
     cut_off = solve(table, seconds=2.0, clock=lambda: next(ticks))
     assert not cut_off.proven
     assert 1 < next(ticks) < 20
+
+
+def test_ranks_that_only_a_neighbour_gains_by_are_considered() -> None:
+    """More ranks of the first stage sum gradients for longer than their own part of its link saves,
+    but the second stage waits for that link as long again."""
+    question = test_messages.problem()
+    question = replace(
+        question,
+        pools=replace(
+            question.pools,
+            uplink_seconds_per_byte=question.pools.uplink_seconds_per_byte * [1.0, 0.05],
+            reduce_latency=np.array([0.01, 0.0]),
+            reduce_seconds_per_byte=np.zeros(2),
+        ),
+        layers=replace(
+            question.layers,
+            OCT=np.array([[1e-3, 5.0], [1e-3, 5.0], [5.0, 1e-3]]),  # one cut is worth it
+            weight_bytes=np.ones(3),
+        ),
+    )
+    fastest = solve(StageTable(question), objective="seconds")
+    assert fastest.proven
+    assert fastest.value == pytest.approx(least_of_all(question)[0], rel=2e-6)
+    assert fastest.choices is not None
+    assert fastest.choices[0].ranks > 1
+
+
+def test_labels_that_are_dropped_are_worse_whatever_comes_next() -> None:
+    """The link of what comes next may be as slow as any label's, slower or faster."""
+    rng = np.random.default_rng(0)
+    dropped = 0
+    for _ in range(200):
+        chain, way = rng.uniform(0, 1, 12), rng.uniform(0, 1, 12)
+        kept = _undominated(_with_waits(chain[:, None], way))
+        dropped += len(chain) - len(kept)
+        waits = np.abs(way[:, None] - rng.uniform(0, 1.2, 50))
+        whole = chain[:, None] + waits
+        assert whole[kept].min(axis=0) == pytest.approx(whole.min(axis=0))
+    assert dropped > 0

@@ -22,7 +22,7 @@ from tests.plan.instances import random_problem
 def hard() -> StageTable:
     """Nodes billed whole, a tight floor, 40 layers on 8 pools: no shortest path keeps to both."""
     return StageTable(
-        question(replace(FAMILIES["nodes"], layers=(40, 40), pools=(8, 8)), "tune", 1)
+        question(replace(FAMILIES["nodes"], layers=(40, 40), pools=(8, 8)), "tune", 14)
     )
 
 

@@ -104,7 +104,7 @@ def test_a_block_is_never_slower_than_what_it_holds() -> None:
     rng = np.random.default_rng(0)
     for index in rng.choice(blocks, 200):
         ranks = np.arange(options.ranks[index], options.max_ranks[index] + 1)
-        seconds = table.stage_seconds(int(options.pair[index]), int(options.pool[index]), ranks)
+        seconds = table.parts(int(options.pair[index]), int(options.pool[index]), ranks).whole
         assert options.ET[index] <= seconds.min() * (1 + 1e-12)
         assert options.ET[index] >= seconds.min() * 0.97
 

@@ -97,6 +97,8 @@ def test_peers_cost_by_message() -> None:
 def test_what_a_stage_does_once_per_batch_is_not_pipelined() -> None:
     """While tables are pulled and pushed, the dense stages after them have drained."""
     question = problem()
+    quick = replace(question.pools, uplink_seconds_per_byte=np.full(2, 1e-15))
+    question = replace(question, pools=quick)
     table = StageTable(question)
     stages = [Choice(0, 1, 0, 1), Choice(2, 2, 1, 1)]
     first, second = (table.parts(*cell) for cell in zip(*table.cells(stages), strict=True))
@@ -130,6 +132,37 @@ def test_activations_are_added_and_charged_to_their_sender() -> None:
     assert moving == pytest.approx(ACTIVATIONS * BATCH / BYTES_PER_SECOND, rel=1e-6)
     halved = table.move_seconds(table.pair_index[2, 2], 1, 2)
     assert halved == pytest.approx(moving / 2, rel=1e-6)
+
+
+def test_a_transfer_takes_as_long_as_its_slower_end() -> None:
+    """Four ranks would be through in 25 ms each way; the one that they talk to needs 100 ms."""
+    question, one_way = problem(), ACTIVATIONS * BATCH / BYTES_PER_SECOND
+    for stages in (
+        [Choice(0, 1, 0, 4), Choice(2, 2, 1, 1)],
+        [Choice(0, 1, 1, 1), Choice(2, 2, 0, 4)],
+        [Choice(0, 1, 0, 1), Choice(2, 2, 1, 1)],
+    ):
+        table = StageTable(question)
+        own = [table.parts(*cell) for cell in zip(*table.cells(stages), strict=True)]
+        m = question.micro_batches
+        chain = sum(float(part.once + part.spread / m) for part in own)
+        # a micro-batch there and one back, and what the slowest part of the pipeline takes besides
+        chain += 2 * one_way / m + (1 - 1 / m) * one_way
+        assert one_way > max(float(part.spread) for part in own)
+        assert seconds(question, *stages) == pytest.approx(chain)
+
+
+def test_a_link_carries_one_micro_batch_while_another_is_computed() -> None:
+    question = problem()
+    quick = np.full(2, 0.3 / BYTES_PER_SECOND)
+    question = replace(question, pools=replace(question.pools, uplink_seconds_per_byte=quick))
+    stages = [Choice(0, 1, 0, 1), Choice(2, 2, 1, 1)]
+    table, m = StageTable(question), question.micro_batches
+    first, second = (table.parts(*cell) for cell in zip(*table.cells(stages), strict=True))
+    one_way = 0.3 * ACTIVATIONS * BATCH / BYTES_PER_SECOND
+    assert first.spread > one_way
+    expected = first.once + (first.spread + second.spread + 2 * one_way) / m
+    assert seconds(question, *stages) == pytest.approx(expected + (1 - 1 / m) * first.spread)
 
 
 def test_more_table_ranks_share_the_uplink() -> None:

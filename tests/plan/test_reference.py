@@ -51,8 +51,8 @@ class Page:
         mine = self.known(pool, pool)
         return self.own(pool)[1] if mine and theirs and w <= 1.1 * theirs[1] else w
 
-    def seconds(self, stage: Stage) -> tuple[float, float, float]:
-        """once, spread, and rows: one way of pooled rows over the stage's link."""
+    def seconds(self, stage: Stage) -> tuple[float, float, float, float, float]:
+        """once, spread, then of the stage's link: rows, cut, way_out."""
         first, last, pool, k = stage
         fixed, scale = self.profile.pool(pool), self.B / self.profile.batch_size
         times = [self.profile.timing(name, pool) for name in self.order[first : last + 1]]
@@ -99,7 +99,7 @@ class Page:
         messages += 2 * self.m * nu_cut * (cut_bytes + cut_rows > 0)
         messages += 4 * self.m * nu * (k - 1) * (row_bytes > 0)
         if last - first + 1 < len(self.order):
-            DT += w_up * cut_bytes / k + 2 * self.m * up_latency
+            DT += 2 * self.m * up_latency
         DT += (2 if self.s == 0 else 1) * w_in * row_bytes * (k - 1) / k**2
         weights = sum(layer.weight_bytes_total for layer in self.profile.layers[first : last + 1])
         w_red, red_latency = fixed.reduce_seconds_per_byte, fixed.reduce_latency_seconds
@@ -111,21 +111,37 @@ class Page:
         DT += reduce
         ET = max(CT, DT) + (1 - fixed.overlap) * min(CT, DT)
         once = (1 - fixed.overlap) * (OCT[True] * relief + reduce)
-        return once, ET - once, w_up * cut_rows / k
+        return once, ET - once, w_up * cut_rows / k, w_up * cut_bytes / k, w_up / k
+
+    def handed(self, layer: int) -> float:
+        """Bytes per batch that the layer before one gives to it."""
+        one, other = self.profile.layers[layer - 1 : layer + 1]
+        return sum(
+            tensor.bytes_per_sample * self.B
+            for tensor in self.profile.tensors
+            if tensor.writer == one.name and other.name in tensor.readers
+            if not one.is_embedding and not other.is_embedding
+        )
 
     def plan(self, stages: list[Stage]) -> tuple[float, float]:
         once, chain, tables, rows = 0.0, [0.0], [0.0], [0.0]
+        cuts, waits, out_before = [0.0], 0.0, None
         for stage in stages:
             layers = self.profile.layers[stage[0] : stage[1] + 1]
             tables_only = all(layer.is_embedding for layer in layers)
-            own_once, spread, own_rows = self.seconds(stage)
+            own_once, spread, own_rows, cut, way_out = self.seconds(stage)
+            if out_before is not None:
+                waits += self.handed(stage[0]) * abs(way_out - out_before)
+            out_before = way_out
             if tables_only:
                 tables.append(own_once + spread)
             else:
                 once += own_once
                 chain.append(spread)
+                cuts.append(cut)
             rows.append(own_rows)
-        drain = once + sum(chain) / self.m + (1 - 1 / self.m) * max(chain)
+        drain = once + (sum(chain) + sum(cuts) + waits) / self.m
+        drain += (1 - 1 / self.m) * max(*chain, *cuts)
         loop = max(tables) + 2 / self.m * max(rows) + drain
         T = max(drain, *tables, *rows, loop / (self.s + 1))
         price = 0.0

@@ -43,6 +43,9 @@ class StageOptions:
     ET: Floats
     parts: PlanParts  # what each option by itself adds to equation 4
     per_hour: Floats  # $, nodes shared
+    way_out: Floats  # seconds per byte that leaves the stage; of a block the least,
+    max_way_out: Floats  # and the most
+    handed_over: Floats  # bytes between two stages by where they meet, [L+1]
     starts: Ints  # where each (pair, pool) begins
 
     def __len__(self) -> int:
@@ -51,7 +54,7 @@ class StageOptions:
     @cached_property
     def alone(self) -> Floats:
         """What no batch is faster than, whatever the other stages: a stage, or its link."""
-        return np.maximum(self.ET, self.parts.rows_max)
+        return np.maximum(self.ET, np.maximum(self.parts.chain_max, self.parts.rows_max))
 
     @cached_property
     def is_block(self) -> Bools:
@@ -163,14 +166,18 @@ def _useful(
     low = np.where(possible, low, high)
     within = longest * (1 + ROUNDING)
     least, reached = table.parts(pair, pool, low, high), table.parts(pair, pool, high)
-    rows = table.rows_seconds(pair, pool, high)
-    in_time = np.maximum(least.whole, rows) <= within
+    rows, cut = table.rows_seconds(pair, pool, high), table.cut_seconds(pair, pool, high)
+    in_time = np.maximum(least.whole, np.maximum(rows, cut)) <= within
     possible = possible & table.fits(pair, pool, high) & in_time
     there = possible & (reached.whole <= within)  # a block really has it, at one of its counts
-    summed = table.problem.pipeline.summed
+    m, summed = table.problem.micro_batches, table.problem.pipeline.summed
+    # with more ranks its neighbours may wait less, but by no more than if theirs took no time
+    waits = table.handed_over[table.pairs[:, 0]] + table.handed_over[table.pairs[:, 1] + 1]
+    waits = waits[pair] * table.way_out(pool, high)
+    beside_whole, beside_sum = (cut + waits) / m, m * cut + waits
     useful = _not_dominated(
-        (least.whole, np.where(there, reached.whole, np.inf)),
-        (summed(*least), np.where(there, summed(*reached), np.inf)),
+        (least.whole + beside_whole, np.where(there, reached.whole + beside_whole, np.inf)),
+        (summed(*least) + beside_sum, np.where(there, summed(*reached) + beside_sum, np.inf)),
         rows,
     )
     useful = possible & (useful | (table.tables_only[pair] & (rows > 0)))
@@ -183,8 +190,10 @@ def _not_dominated(
 ) -> Bools:
     """Blocks [rows, blocks] of a chain's stage that may do what no count before them does.
 
-    `whole` is ET and `summed` what the stage adds to the chain's sum, each as a bound on the block
-    and as one of its counts reaches it. T grows with both, so a block is of no use if a count
+    `whole` is what T is if the stage is the slowest, and `summed` what it adds to the chain's sum,
+    m · cut where its link is the slowest, each as a bound on the block and as one of its counts
+    reaches it. Both hold the most that cuts and waits, which fall with ranks, may add: what is no
+    better with that is no better with less. T grows with both, so a block is of no use if a count
     before it is no worse in both. More ranks make the stage's link faster, too: of the loop
     (equation 4) the stage adds summed/m + 2/m · rows or more, and a link that takes longer than its
     stage may bind alone. Compared with the count before that adds least.
@@ -222,9 +231,12 @@ def _gather(
         pool=pool,
         ranks=ranks,
         max_ranks=max_ranks,
-        ET=table.stage_seconds(pair, pool, ranks, max_ranks),
+        ET=table.parts(pair, pool, ranks, max_ranks).whole,
         parts=table.plan_parts(pair, pool, ranks, max_ranks),
         per_hour=table.rate(pool, ranks),
+        way_out=table.way_out(pool, max_ranks),
+        max_way_out=table.way_out(pool, ranks),
+        handed_over=table.handed_over,
         starts=np.flatnonzero(np.diff(pair * num_pools + pool, prepend=-1)),
     )
 

@@ -29,7 +29,7 @@ ENOUGH_BROKEN = 200  # finished plans over a limit that are looked at for pools 
 COMPARING = 20  # products that one label is worth: it is compared with those of its position
 CHUNK = 2_000_000  # label × option products looked at in one go
 # columns of a label's totals: the parts of equation 4, then
-CHAIN_MAX, PER_HOUR, WEIGHT, NUM_COLUMNS = 1, 4, 5, 6
+CHAIN_SUM, CHAIN_MAX, PER_HOUR, WEIGHT, NUM_COLUMNS = 0, 1, 4, 5, 6
 
 
 @dataclass
@@ -118,6 +118,7 @@ class _Search:
             in_time = _settle(
                 self.table.problem,
                 self.places[position],
+                self.options.handed_over[position] * self.options.way_out,
                 self.watched,
                 self.bounds.with_money,
                 self.deadline,
@@ -149,10 +150,12 @@ class _Search:
             other = options.pool[pick] != pool[label]
             label, pick = label[other], pick[other]
             before = totals[label].T
+            own = PlanParts(*(part[pick] for part in options.parts))
+            waits = self._waits(position, label, pick)
             grown = Totals(
-                weight=before[WEIGHT] + self.weights[pick],
+                weight=before[WEIGHT] + self.weights[pick] + waits,
                 parts=PlanParts(*before[:PER_HOUR]).joined(
-                    PlanParts(*(part[pick] for part in options.parts))
+                    own._replace(chain_sum=own.chain_sum + waits)
                 ),
                 per_hour=before[PER_HOUR] + options.per_hour[pick],
             )
@@ -173,6 +176,14 @@ class _Search:
                 target.parent.append(parent)
                 target.option.append(pick[arrived])
         return True
+
+    def _waits(self, position: int, label: Ints, pick: Ints) -> Floats:
+        """What the last stages of labels and the stages after them wait for each other's links."""
+        handed = self.options.handed_over[position]
+        if handed == 0:
+            return np.zeros(len(pick))
+        last = self.places[position].option[0][label]
+        return np.asarray(handed * np.abs(self.options.way_out[last] - self.options.way_out[pick]))
 
     def _finish(self) -> set[int]:
         """Offer the finished plans, best first; returns pools whose limits were overlooked."""
@@ -206,6 +217,7 @@ class _Search:
 def _settle(
     problem: Problem,
     labels: _Labels,
+    way: Floats,  # of each option: what its link needs for the activations that go on from here
     watched: list[int],
     with_money: bool,
     deadline: Deadline,
@@ -228,6 +240,8 @@ def _settle(
         if not with_money:
             seen[:, PER_HOUR] = 0.0
         criteria = np.concatenate([seen, used], axis=1)
+        if way.any():
+            criteria = _with_waits(criteria, way[np.concatenate(labels.option)])
         kept = []
         for members in (np.flatnonzero(pool == p) for p in np.unique(pool)):
             if deadline.over:
@@ -240,6 +254,17 @@ def _settle(
     labels.parent = [np.concatenate(labels.parent)[keep]]
     labels.option = [np.concatenate(labels.option)[keep]]
     return True
+
+
+def _with_waits(criteria: Floats, way: Floats) -> Floats:
+    """Criteria where the next stage waits for the link of a label's last one, or it for that.
+
+    Whatever comes next, two labels differ in that by no more than their links do, so a label is no
+    worse if its chain is no longer with that difference added, whichever link is the slower one.
+    """
+    chain = criteria[:, CHAIN_SUM]
+    both = np.stack([chain + way, chain + (way.max() - way)], axis=1)
+    return np.concatenate([np.delete(criteria, CHAIN_SUM, axis=1), both], axis=1)
 
 
 def _undominated(criteria: Floats) -> Ints:

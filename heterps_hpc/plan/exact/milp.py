@@ -6,10 +6,12 @@ other ranks. A solver that branches on the whole plan does not mind. Per option 
     path          Σ x_o that start at a position = Σ that end there; one starts at 0
     neighbours    Σ x_o on a pool that start at or end at a position ≤ 1: stages are maximal runs
     limits        Σ ranks_o · x_o ≤ limit of the pool;  units of node-billed pools are integers
-    chain_max     M ≥ Σ spread_o · x_o over the options that cover a layer (exactly one does)
+    chain_max     M ≥ Σ slowest_o · x_o over the options that cover a layer (exactly one does)
     tables_max    X ≥ Σ tables_o · x_o, and rows_max R ≥ Σ rows_o · x_o, likewise
+    waits         W_p ≥ ± handed_p · (Σ way_out_o · x_o that end at p − Σ that of those that start)
     seconds       T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M,   T ≥ X,   T ≥ R,   T ≤ longest,
-                  (s + 1) · T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M + X + 2/m · R   (equation 4)
+                  (s + 1) · T ≥ Σ chain_o · x_o / m + (1 − 1/m) · M + X + 2/m · R   (equation 4),
+                  with Σ W_p / m added to both sums of the chain
     money         low ≤ C = Σ per_hour_o · x_o ≤ high
     minimise      T + λ · C, with λ the slope of the chord of T · C = Z over the interval
 
@@ -92,7 +94,8 @@ def best_of_interval(
     problem = bounds.problem
     shared = np.flatnonzero(problem.pools.ranks_per_unit > 1) if bounds.with_money else np.array([])
     M, X, R, T, C = range(num, num + 5)
-    num_columns = num + 5 + len(shared)
+    W = num + 5 + len(shared) + np.arange(np.count_nonzero(options.handed_over))
+    num_columns = num + 5 + len(shared) + len(W)
     longest = bounds.longest if math.isfinite(bounds.longest) else 100 * bounds.root
     by_time = SCALE / longest
     by_money = SCALE / bounds.high if bounds.with_money else 0.0
@@ -100,7 +103,8 @@ def best_of_interval(
     _paths(rows, options, picked)
     _limits(rows, options, picked, bounds, shared, num + 5)
     _maxima(rows, options, picked, by_time, (M, X, R))
-    _seconds(rows, options, picked, by_time, problem.pipeline, (M, X, R, T))
+    _waits(rows, options, picked, by_time, W)
+    _seconds(rows, options, picked, by_time, problem.pipeline, (M, X, R, T), W)
     if bounds.with_money:
         _money(rows, options, picked, by_money, bounds, shared, C)
     objective = np.zeros(num_columns)
@@ -117,6 +121,7 @@ def best_of_interval(
         lower[C], upper[C] = bounds.low * by_money * (1 - 1e-9), SCALE * (1 + 1e-9)
     whole = np.ones(num_columns)
     whole[num : num + 5] = 0
+    whole[W] = 0
     with silent():
         result = milp(
             objective,
@@ -199,6 +204,19 @@ def _maxima(
         rows.end_block(np.full(options.num_layers, -np.inf), np.zeros(options.num_layers))
 
 
+def _waits(rows: _Rows, options: StageOptions, picked: Ints, by_time: float, W: Ints) -> None:
+    """W is at least what the faster of two neighbours waits, either way; of a block the least."""
+    handed = options.handed_over * by_time
+    for one, other in ((options.first, options.last + 1), (options.last + 1, options.first)):
+        for at, seconds in ((one, options.way_out), (other, -options.max_way_out)):
+            position = at[picked]
+            some = np.flatnonzero(handed[position])
+            position = position[some]
+            rows.entries(position, some, handed[position] * seconds[picked[some]])
+        rows.entries(np.flatnonzero(handed), W, -np.ones(len(W)))
+        rows.end_block(np.full(len(handed), -np.inf), np.zeros(len(handed)))
+
+
 def _seconds(
     rows: _Rows,
     options: StageOptions,
@@ -206,22 +224,25 @@ def _seconds(
     by_time: float,
     pipeline: Pipeline,
     columns: tuple[int, int, int, int],
+    W: Ints,
 ) -> None:
     """Equation 4: the chain, what tables and their rows take alone, and the loop."""
     M, X, R, T = columns
     num, m = len(picked), pipeline.micro_batches
-    chain = np.append(options.parts.chain_sum[picked] * by_time / m, 1 - 1 / m)
-    members = np.append(np.arange(num), M)
+    chain = np.append(
+        options.parts.chain_sum[picked] * by_time / m, [1 - 1 / m, *([1 / m] * len(W))]
+    )
+    members = np.append(np.arange(num), [M, *W])
 
     def end_row(column: list[int], value: list[float]) -> None:
         rows.entries(np.zeros(len(column), dtype=np.int64), np.array(column), np.array(value))
         rows.end_block(np.array([-np.inf]), np.zeros(1))
 
-    rows.entries(np.zeros(num + 1, dtype=np.int64), members, chain)
+    rows.entries(np.zeros(len(members), dtype=np.int64), members, chain)
     end_row([T], [-1.0])
     end_row([X, T], [1.0, -1.0])
     end_row([R, T], [1.0, -1.0])
-    rows.entries(np.zeros(num + 1, dtype=np.int64), members, chain)
+    rows.entries(np.zeros(len(members), dtype=np.int64), members, chain)
     end_row([X, R, T], [1.0, 2 / m, -1.0 - pipeline.staleness])
 
 
