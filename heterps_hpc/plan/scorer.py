@@ -9,7 +9,8 @@ of placements a second. So all placements of a block get their ranks together, i
 2. Every placement takes the column of the grid whose plan is cheapest, shared limits and whole
    nodes counted.
 3. From there, ranks of one stage are added or taken away while that helps, for placements that
-   are not far more expensive than the best so far.
+   are not far more expensive than the best so far. A thorough scorer does so for every placement,
+   and for good ones from several columns.
 
 A score is the money of a valid plan, so it is never too good; placements for which no valid plan
 was found carry a penalty that grows with what they break.
@@ -33,8 +34,12 @@ LATENESS = 4.0  # and this power of how late it is: a search goes first where th
 MAX_MOVES = 12  # changes of a placement's ranks after the grid
 MAX_MOVES_THOROUGH = 60
 MAX_STAGES_FOR_PAIRS = 16
+LESS = 1 - 1e-9  # times the value: a change that helps
 PART = 512  # placements that are provisioned together, so that arrays stay in the cache
 WORTH = 2.0  # placements above this many times the best so far keep the plan of the grid
+CLOSE = 1.25  # a thorough one also improves other plans of the grid up to this many times it,
+STARTS = 3  # so many in all, from columns
+APART = 18  # that are a share of the grid apart: neighbours lead to the same plan
 STEPS = np.array([-8, -3, -1, 1, 3, 8])  # tried on one stage, in places of the list of counts
 
 
@@ -50,9 +55,10 @@ class Scores:
 class Scorer:
     """Scores placements of one question, by money or (with `seconds_only`) by seconds per batch.
 
-    A thorough one has a finer grid and changes two stages at once: for the few best placements.
-    With a `lateness` of 1 placements that miss the floor are told apart by their money rather than
-    by how late they are.
+    A thorough one has a finer grid, starts from several of its columns, and changes two stages at
+    once: for the few best placements. With a `lateness` of 1 placements that miss the floor are
+    told apart by their money rather than by how late they are. `worth` is how many times the best
+    so far a plan of the grid may cost to be improved: late ones may become good ones.
     """
 
     penalty = PENALTY
@@ -64,9 +70,11 @@ class Scorer:
         thorough: bool = False,
         seconds_only: bool = False,
         lateness: float = LATENESS,
+        worth: float = WORTH,
     ) -> None:
         self.table = table
         self.lateness = lateness
+        self.worth = np.inf if thorough else worth
         self.thorough = thorough
         self.seconds_only = seconds_only
         self.rows = StageRows(table, fine=thorough)
@@ -81,14 +89,18 @@ class Scorer:
 
     def _score(self, placements: Ints) -> tuple[Floats, Bools, Ints]:
         block = self.rows.block(placements)
-        place, value, valid = self._from_grid(block)
-        hoped = np.where(valid, value, value / PENALTY)
-        self._least = min(self._least, float(np.where(valid, value, np.inf).min()))
-        worth = np.flatnonzero(hoped <= WORTH * self._least)
+        places, values, valids = self._grid(block)
+        which = np.arange(len(placements))
+        best = values.argmin(axis=1)
+        place, value = places[which, :, best], values[which, best]
+        hoped = self._hoped(value, valids[which, best])
+        worth = np.flatnonzero(hoped <= self.worth * self._least)
         if len(worth):
             place[worth] = self._improve(block.take(worth), place[worth], value[worth])
-        values, valids = self._value(block, place[:, :, None])
-        value, valid = values[:, 0], valids[:, 0]
+        value, valid = self._value_of(block, place)
+        if self.thorough:
+            self._start_again(block, (places, values), place, self._hoped(value, valid))
+            value, valid = self._value_of(block, place)
         ranks = np.zeros(placements.shape, dtype=np.int64)
         exists = block.row > 0
         at = np.nonzero(exists)
@@ -96,19 +108,43 @@ class Scorer:
         scale = 1.0 if self.seconds_only else self.table.problem.num_batches / 3600
         return value * scale, valid, ranks
 
+    def _hoped(self, value: Floats, valid: Bools) -> Floats:
+        """What placements may come to: without the penalty of one broken bound."""
+        self._least = min(self._least, float(np.where(valid, value, np.inf).min()))
+        return np.where(valid, value, value / PENALTY)
+
+    def _start_again(
+        self, block: StageBlock, grid: tuple[Ints, Floats], place: Ints, hoped: Floats
+    ) -> None:
+        """Improve other plans of the grid, and take those that come out cheaper."""
+        near = np.flatnonzero(hoped <= CLOSE * self._least)
+        if not len(near):
+            return
+        block, (places, values) = block.take(near), (part[near] for part in grid)
+        value, _ = self._value_of(block, place[near])
+        order, which = np.argsort(values, axis=1, kind="stable"), np.arange(len(near))
+        step = max(1, values.shape[1] // APART)
+        for column in order[:, step : STARTS * step : step].T:
+            tried = self._improve(block, places[which, :, column], values[which, column])
+            found, _ = self._value_of(block, tried)
+            better = found < value
+            place[near[better]], value = tried[better], np.minimum(value, found)
+
     def choices(self, placement: Ints, ranks: Ints) -> tuple[Choice, ...]:
         """The plan that a score stands for."""
         return tuple(Choice(*run, int(ranks[run[0]])) for run in stages_of(placement.tolist()))
 
     # 2: the grid
 
-    def _from_grid(self, block: StageBlock) -> tuple[Ints, Floats, Bools]:
-        """Places [N, S] of the cheapest column, its value [N], and whether it is valid."""
+    def _grid(self, block: StageBlock) -> tuple[Ints, Floats, Bools]:
+        """Places [N, S, G] of all columns, their values [N, G], and whether they are valid."""
         places = self.rows.start[block.row]
-        value, valid = self._value(block, places)
-        best = value.argmin(axis=1)
-        which = np.arange(len(best))
-        return places[which, :, best], value[which, best], valid[which, best]
+        return places, *self._value(block, places)
+
+    def _value_of(self, block: StageBlock, place: Ints) -> tuple[Floats, Bools]:
+        """The same of one plan each, [N, S]."""
+        values, valids = self._value(block, place[:, :, None])
+        return values[:, 0], valids[:, 0]
 
     def _value(self, block: StageBlock, place: Ints) -> tuple[Floats, Bools]:
         """T · C (or T) of ranks [N, S, G] with penalties, and whether they are valid, [N, G]."""
@@ -152,10 +188,11 @@ class Scorer:
         for _ in range(MAX_MOVES_THOROUGH if self.thorough else MAX_MOVES):
             changed, cheapest = self._best_move(now, place[active])
             if self.thorough and 1 < place.shape[1] <= MAX_STAGES_FOR_PAIRS:
-                two, cheapest_two = self._best_two_moves(now, place[active])
-                changed = np.where((cheapest_two < cheapest)[:, None], two, changed)
-                cheapest = np.minimum(cheapest, cheapest_two)
-            better = np.flatnonzero(cheapest < value * (1 - 1e-9))
+                stuck = np.flatnonzero(cheapest >= value * LESS)  # only then: there are many pairs
+                if len(stuck):
+                    pairs = self._best_two_moves(now.take(stuck), place[active[stuck]])
+                    changed[stuck], cheapest[stuck] = pairs
+            better = np.flatnonzero(cheapest < value * LESS)
             if not len(better):
                 break
             active, value = active[better], cheapest[better]

@@ -20,6 +20,8 @@ AT_ONCE = 8
 RESERVED = 0.1  # and the others at the end, in this share of the time; the best of them exactly
 KEPT = 64
 NUM_EXACT = 4
+LATE = 20.0  # times the best so far that a placement may be scored by the grid, with what its
+# lateness costs, to be improved: where fixed and serial parts are large, most good ones start so
 EFFORT = 12  # intervals that the exact solver may look at for one placement
 
 
@@ -55,7 +57,8 @@ class Search:
 
     table: StageTable
     budget: Budget
-    lateness: float = LATENESS  # see Scorer
+    lateness: float = LATENESS  # see Scorer, as the next one
+    worth: float = LATE
     money: float = math.inf
     choices: tuple[Choice, ...] | None = None
     num_scored: int = 0  # repeated placements included
@@ -63,7 +66,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.started = self.budget.clock()
-        self.scorer = Scorer(self.table, lateness=self.lateness)
+        self.scorer = Scorer(self.table, lateness=self.lateness, worth=self.worth)
         self.thorough = Scorer(self.table, thorough=True)
         self._scores: dict[bytes, float] = {}
         self._waiting: dict[bytes, float] = {}  # not yet provisioned thoroughly
@@ -154,7 +157,8 @@ class Search:
         for index in np.flatnonzero(scores.valid):
             choices = self.thorough.choices(placements[index], scores.ranks[index])
             self._provisioned[keys[index]] = (float(scores.money[index]), choices)
-            self.offer(choices)
+            if scores.money[index] < self.money:
+                self.offer(choices)
         return len(keys)
 
     def offer(self, choices: tuple[Choice, ...]) -> None:
