@@ -11,6 +11,7 @@ from typing import Self
 from heterps_hpc.errors import UserError
 
 MANIFEST_FILE = "manifest.json"  # written last: with it, a folder is a checkpoint
+_OUT_OF_THE_WAY = "move it away, or choose another run directory with --run-dir"
 
 
 class RunDir:
@@ -199,18 +200,16 @@ class RunDir:
 
     def check_usable(self, num_ranks: int = 0) -> None:
         """Refuse, before ranks are started, what would end them one by one with a traceback."""
+        for folder in (self.logs, self.checkpoints, self.heartbeats):
+            if folder.exists() and not folder.is_dir():
+                raise UserError(f"{folder}: is a file, expected a directory; {_OUT_OF_THE_WAY}")
         inputs = (self.job, self.cluster, self.profile, self.layout, self.schedulers)
         outputs = (self.history, self.metrics, self.summary, self.trace, self.report)
-        private = (self.launcher_log, self.lock, self.rank_lock)
+        private = (self.launcher_log, self.lock, self.rank_lock, *self.heartbeats.glob("*"))
         logs = (self.rank_log(rank) for rank in range(num_ranks))
         manifests = (each / MANIFEST_FILE for each in numbered_folders(self.checkpoints))
         for path in (*inputs, *outputs, *private, *logs, *manifests):
-            if path.exists() and not path.is_file():  # reading a pipe or a device may never end
-                what = "a directory" if path.is_dir() else "a pipe or a device"
-                raise UserError(
-                    f"{path}: is {what}, expected a file; move it away, or choose another run "
-                    "directory with --run-dir"
-                )
+            refuse_other_than_file(path)
         probe = self.path / f".probe-{os.getpid()}"
         try:
             with probe.open("wb") as file:
@@ -225,6 +224,13 @@ class RunDir:
         finally:
             with suppress(OSError):  # of a read-only file system, even if it is not there
                 probe.unlink()
+
+
+def refuse_other_than_file(path: Path) -> None:
+    """Reading a pipe or a device may never end; a folder gives a traceback."""
+    if path.exists() and not path.is_file():
+        what = "a directory" if path.is_dir() else "a pipe or a device"
+        raise UserError(f"{path}: is {what}, expected a file; {_OUT_OF_THE_WAY}")
 
 
 def steps_of(checkpoints: Path) -> list[int]:

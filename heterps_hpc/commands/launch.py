@@ -71,6 +71,7 @@ def start(launcher: Launcher, request: LaunchRequest, *, wait: bool = True) -> E
     check_cluster(request.layout, request.cluster)
     check_job(request.layout, request.job)
     run, num_ranks = request.run, request.layout.num_ranks
+    launcher.check(request)  # a run that is refused has not been launched
     ranks = request.layout.ranks_by_pool
     events.record(run, Launched(on=launcher.name, num_ranks=num_ranks, ranks=ranks))
     if not wait:

@@ -22,7 +22,7 @@ from heterps_hpc.layout_checks import check_cluster, check_job
 from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 from heterps_hpc.run_lock import RunLock
-from heterps_hpc.rundir import RunDir
+from heterps_hpc.rundir import RunDir, refuse_other_than_file
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,8 @@ def thaw(run_dir: Path) -> tuple[Job, Cluster, RunDir]:
             f"{run_dir}: not a run directory (it has no {directory.job.name}); "
             "make one with `heterps plan JOB` or `heterps run JOB`"
         )
+    for path in (directory.job, directory.cluster):
+        refuse_other_than_file(path)
     return Job.parse_saved(directory.job), Cluster.load(directory.cluster), directory
 
 

@@ -76,6 +76,9 @@ class Launcher(Protocol):
     def one_machine(self) -> bool:
         """Whether one machine plays the nodes of all pools."""
 
+    def check(self, request: LaunchRequest) -> None:
+        """Refuse what cannot be started, with nothing recorded of it."""
+
     def start(self, request: LaunchRequest, listener: Listener) -> ExitCode:
         """Start the ranks once and wait for their end; they continue from the newest checkpoint."""
 

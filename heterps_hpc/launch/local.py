@@ -60,16 +60,21 @@ class LocalLauncher:
         self._mpi = mpi
         self._environment = dict(environment or {})
 
+    def check(self, request: LaunchRequest) -> None:
+        """Refuse what mpirun or the ranks would fail at."""
+        request.run.create().check_usable(request.layout.num_ranks)
+        check_shared_memory()
+        check_cores(request.layout, num_cores(), request.job.launch.oversubscribe)
+        if self._mpi is None:
+            find_mpi()
+
     def start(self, request: LaunchRequest, listener: Listener = Listener()) -> ExitCode:  # noqa: B008
         """Start a layout here once, and wait for its end.
 
         A signal once asks the ranks to save and stop, twice ends them at once; once, if they have
         nothing to save.
         """
-        job, layout = request.job, request.layout
-        request.run.create().check_usable(layout.num_ranks)
-        check_shared_memory()
-        check_cores(layout, num_cores(), job.launch.oversubscribe)
+        self.check(request)
         mpi = self._mpi or find_mpi()
         variables = {
             **mpi_environment(mpi.flavour, "local"),

@@ -429,6 +429,7 @@ def test_an_illegal_instruction_is_explained(tmp_path: Path) -> None:
         ".lock",
         "logs/launcher.log",
         "logs/rank-00002.log",
+        "heartbeats/n1-00000.json",
         "checkpoints/000000005/manifest.json",
     ],
 )
@@ -436,6 +437,15 @@ def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path, name: str) -> No
     (RunDir(tmp_path / "a run").create().path / name).mkdir(parents=True)
     with pytest.raises(UserError, match=f"{name.split('/')[-1]}: is a directory, expected a file"):
         start(tmp_path, {"default": 0})
+
+
+@pytest.mark.parametrize("name", ["logs", "checkpoints", "heartbeats"])
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path, name: str) -> None:
+    run = RunDir(tmp_path).create()
+    (run.path / name).rmdir()
+    (run.path / name).write_text("")
+    with pytest.raises(UserError, match=f"{name}: is a file, expected a directory"):
+        run.check_usable()
 
 
 def test_a_pipe_in_the_way_of_a_file_is_named(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from heterps_hpc import cli, events, run_lock
-from heterps_hpc.commands.launch import launch
+from heterps_hpc.commands.launch import launch, start
 from heterps_hpc.commands.measure import measure
 from heterps_hpc.commands.prepare import freeze, model_of, ready_data
 from heterps_hpc.commands.run import run as run_job
-from heterps_hpc.config import Job
+from heterps_hpc.config import Job, TableOptions
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
 from heterps_hpc.events import Started, StopWanted
@@ -194,6 +194,19 @@ def test_launch_refuses_before_ranks_start_what_they_would_refuse(
     with pytest.raises(UserError, match="click_log: no such dataset"):
         launch(run.path, "local", resume=False, wait=True)
     assert events.read(run).num_starts == 0
+
+
+def test_what_a_launcher_refuses_was_not_launched(job_file: Path, tmp_path: Path) -> None:
+    """Else the next `heterps run` would take another directory."""
+    with freeze(job_file, tmp_path / "run") as (job, cluster, run):
+        pass
+    run.rank_log(1).mkdir()
+    tables = TableOptions(num_partitions=8)
+    job = job.model_copy(update={"train": job.train.model_copy(update={"tables": tables})})
+    request = LaunchRequest(run, make_layout(cluster, ("cpu", 2)), job, cluster)
+    with pytest.raises(UserError, match="is a directory"):
+        start(LocalLauncher(), request)
+    assert not events.read(run).was_launched
 
 
 def test_test_data_that_is_not_there_is_refused_before_training(

@@ -61,6 +61,13 @@ class SlurmLauncher:
         self._flavour = flavour
         self._poll_seconds = poll_seconds
 
+    def check(self, request: LaunchRequest) -> None:
+        """Refuse what the ranks would fail at after the job has waited in a queue."""
+        _refuse_ranks_without_mpi(request.cluster.site)
+        run = request.run.create()
+        refuse_second_job(run)
+        run.check_usable(request.layout.num_ranks)
+
     def start(self, request: LaunchRequest, listener: Listener = Listener()) -> ExitCode:  # noqa: B008
         """Submit one job for all ranks and follow it, through requeues, to its end."""
         job_id = self.queue(request)
@@ -83,10 +90,8 @@ class SlurmLauncher:
 
     def queue(self, request: LaunchRequest) -> int:
         """Write the script, have Slurm check it, queue it; the number of the job."""
-        _refuse_ranks_without_mpi(request.cluster.site)
-        run = request.run.create()
-        refuse_second_job(run)
-        run.check_usable(request.layout.num_ranks)
+        self.check(request)
+        run = request.run
         write_atomically(run.script, self.preview(request))
         _check(request)
         answer = call("sbatch", "--parsable", str(run.script), cwd=run.path)
