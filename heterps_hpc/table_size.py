@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from heterps_hpc.config import Job, TrainSpec
+from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model
 
 _KEY_BYTES = 8
@@ -52,12 +53,27 @@ def row_bytes(dim: int, train: TrainSpec) -> int:
 
 def table_bytes(model: Model, table: str, train: TrainSpec, slots: Iterable[SlotSize]) -> float:
     """Bytes of a whole table, with its index, when all keys of the data have been seen, or as many
-    as the job expects: that many are reserved."""
+    as the job expects: that many are reserved; and of the sketches that count the others."""
+    rows = max(num_rows(model, table, slots), expected_rows(model, train).get(table, 0))
+    sketches = train.tables.num_partitions * (train.tables.sketch_bytes or 0)
+    return rows * (row_bytes(model.table(table).dim, train) + _INDEX_BYTES) + sketches
+
+
+def expected_rows(model: Model, train: TrainSpec) -> dict[str, int]:
+    """How many rows the tables will have that the job says it of."""
+    names = [table.name for table in model.tables]
     expected = train.tables.expected_rows
-    if isinstance(expected, dict):
-        expected = expected.get(table)
-    rows = max(num_rows(model, table, slots), expected or 0)
-    return rows * (row_bytes(model.table(table).dim, train) + _INDEX_BYTES)
+    if expected is None:
+        return {}
+    if not isinstance(expected, dict):
+        return dict.fromkeys(names, expected)
+    unknown = sorted(set(expected) - set(names))
+    if unknown:
+        raise UserError(
+            f"train.tables.expected_rows names {', '.join(unknown)}; the model's tables are "
+            f"{', '.join(names)}"
+        )
+    return dict(expected)
 
 
 def num_rows(model: Model, table: str, slots: Iterable[SlotSize]) -> int:

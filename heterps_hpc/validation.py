@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TextIO
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, ErrorDetails
 
 from heterps_hpc.atomic_file import write_atomically
 from heterps_hpc.booleans import keep_apart
@@ -129,7 +129,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 def _explain(error: ValidationError, cls: type[BaseModel], origin: str) -> str:
     lines = []
-    for problem in error.errors(include_url=False):
+    for problem in _of_the_likelier_kind(error.errors(include_url=False)):
         where = ".".join(str(part)[:60] for part in problem["loc"]) or "(whole file)"
         if problem["type"] == "extra_forbidden":
             known = _fields_at(cls, problem["loc"][:-1])
@@ -145,6 +145,18 @@ def _explain(error: ValidationError, cls: type[BaseModel], origin: str) -> str:
         more = len(lines) - _MAX_PROBLEMS
         lines = [*lines[:_MAX_PROBLEMS], f"{origin}: and {more} more problems"]
     return "\n".join(lines)
+
+
+def _of_the_likelier_kind(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Of a number or a mapping, pydantic tells why it is neither: keep what is wrong with it as
+    what it is."""
+    left = list(problems)
+    for problem in problems:
+        where = problem["loc"][:-1]
+        others = [each for each in left if each is not problem and each["loc"][: len(where)] == where]
+        if problem["type"] == f"{problem['loc'][-1]}_type" and where and others:
+            left.remove(problem)
+    return left
 
 
 def _short(value: Any) -> str:

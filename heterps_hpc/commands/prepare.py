@@ -23,6 +23,7 @@ from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 from heterps_hpc.run_lock import RunLock
 from heterps_hpc.rundir import RunDir, refuse_other_than_file
+from heterps_hpc.table_size import expected_rows
 
 log = logging.getLogger(__name__)
 
@@ -133,10 +134,11 @@ def ready_data(job: Job) -> Dataset:
     """The training data; generated first if the job describes synthetic data."""
     dataset = _training_data(job)
     check_bytes(dataset)
+    model = model_of(job, dataset)
+    expected_rows(model, job.train)  # names tables
     if job.data.test is not None:  # else found missing at the first evaluation, hours later
         test = Dataset.open(job.data.test)
         check_bytes(test)
-        model = model_of(job, dataset)
         if model.label_range is not None:
             learned = test.manifest.learning(job.data.label)
             learned.check_labels(*model.label_range, str(test.path))

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from heterps_hpc.config import Job
 from heterps_hpc.core import Table, TableConfig, ThreadPool
 from heterps_hpc.dataset import Batch, Dataset, Keys
-from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import Lookup, Model, NegativeSlot
 from heterps_hpc.negatives import distinct_keys, draw_negatives
 from heterps_hpc.runtime.observer import Observer
+from heterps_hpc.table_size import expected_rows
 
 Matrix = NDArray[Any]
 KeyList = NDArray[np.uint64]
@@ -85,23 +85,6 @@ def table_config(
     )
 
 
-def expected_rows(model: Model, job: Job) -> dict[str, int]:
-    """How many rows the tables will have that the job says it of."""
-    names = [table.name for table in model.tables]
-    expected = job.train.tables.expected_rows
-    if expected is None:
-        return {}
-    if not isinstance(expected, dict):
-        return dict.fromkeys(names, expected)
-    unknown = sorted(set(expected) - set(names))
-    if unknown:
-        raise UserError(
-            f"train.tables.expected_rows names {', '.join(unknown)}; the model's tables are "
-            f"{', '.join(names)}"
-        )
-    return dict(expected)
-
-
 class TableShards:
     """The tables (or parts of tables) that one rank holds, and the look-ups that read them."""
 
@@ -126,7 +109,7 @@ class TableShards:
             )
             for name, partitions in held.items()
         }
-        for name, num_rows in expected_rows(model, job).items():
+        for name, num_rows in expected_rows(model, job.train).items():
             if name in self.tables:
                 part = len(held[name]) / job.train.tables.num_partitions
                 self.tables[name].reserve(math.ceil(num_rows * part))

@@ -12,7 +12,8 @@ from heterps_hpc.config import Job
 from heterps_hpc.core import Table
 from heterps_hpc.errors import UserError
 from heterps_hpc.model import Model, TableSpec
-from heterps_hpc.runtime.tables import expected_rows, table_config
+from heterps_hpc.runtime.tables import table_config
+from heterps_hpc.table_size import expected_rows
 
 
 def job_of(train: dict[str, Any]) -> Job:
@@ -86,9 +87,9 @@ def test_wrong_options_are_refused(train: dict[str, Any]) -> None:
 )
 def test_rows_are_expected_of_all_tables_or_by_name(said: Any, expected: dict[str, int]) -> None:
     model = cast(Model, SimpleNamespace(tables=[TableSpec("user", 2), TableSpec("item", 2)]))
-    assert expected_rows(model, job_of({"tables": {"expected_rows": said}})) == expected
+    assert expected_rows(model, job_of({"tables": {"expected_rows": said}}).train) == expected
     with pytest.raises(UserError, match="names film; the model's tables are user, item"):
-        expected_rows(model, job_of({"tables": {"expected_rows": {"film": 1}}}))
+        expected_rows(model, job_of({"tables": {"expected_rows": {"film": 1}}}).train)
 
 
 def test_rows_are_kept_as_short_as_the_job_says() -> None:

@@ -218,6 +218,14 @@ def test_test_data_that_is_not_there_is_refused_before_training(
         ready_data(job.model_copy(update={"data": data}))
 
 
+def test_tables_that_the_model_lacks_are_refused_before_training(job_file: Path) -> None:
+    job = Job.load(job_file)
+    tables = TableOptions(expected_rows={"nosuch": 5})
+    train = job.train.model_copy(update={"tables": tables})
+    with pytest.raises(UserError, match="expected_rows names nosuch"):
+        ready_data(job.model_copy(update={"train": train}))
+
+
 def test_a_label_that_the_data_lacks_is_refused_before_planning(job_file: Path) -> None:
     job = Job.load(job_file)
     job = job.model_copy(update={"data": job.data.model_copy(update={"label": "nothing"})})

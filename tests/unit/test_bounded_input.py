@@ -67,6 +67,18 @@ JOBS: dict[str, tuple[str, str]] = {
         job(train="{batch_size: 64, tables: {num_partitions: 1000000}}"),
         "train.tables.num_partitions",
     ),
+    "rows that are expected": (
+        job(train="{batch_size: 64, tables: {expected_rows: -1}}"),
+        r"^\S+: train.tables.expected_rows.int: Input should be greater than 0; got -1$",
+    ),
+    "rows that are expected of a table": (
+        job(train="{batch_size: 64, tables: {expected_rows: {user: -1}}}"),
+        r"^\S+: train.tables.expected_rows.dict.user: Input should be greater than 0; got -1$",
+    ),
+    "rows that are expected, as text": (
+        job(train="{batch_size: 64, tables: {expected_rows: []}}"),
+        r"^\S+: train.tables.expected_rows.dict: .*; got \[\]$",
+    ),
     "betas": (job(train="{batch_size: 64, dense: {betas: [2, 2]}}"), "train.dense.betas"),
     "a sketch with nothing to count": (
         job(train="{batch_size: 64, tables: {sketch_bytes: 4096}}"),

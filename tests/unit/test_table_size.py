@@ -78,6 +78,16 @@ def test_a_filled_table_takes_about_as_much_memory_as_predicted() -> None:
     assert table.memory_bytes() == pytest.approx(predicted, rel=0.15)
 
 
+def test_sketches_of_an_empty_table_take_as_much_memory_as_predicted() -> None:
+    """Else a slip of the finger takes all memory of a node before the first batch."""
+    tables = {"num_partitions": 4, "admit_after": 2, "sketch_bytes": 1 << 20}
+    asked = job({"tables": tables})
+    table = Table(table_config(model(4), "t", asked, "test"))
+    slots = (SlotSpec(name="a", cardinality=1), SlotSpec(name="b", cardinality=1))
+    predicted = table_bytes(model(4), "t", asked.train, slots)
+    assert table.memory_bytes() == pytest.approx(predicted, rel=0.1)
+
+
 @pytest.mark.parametrize("expected", [1000, {"t": 1000}])
 def test_rows_that_a_job_expects_count_where_the_data_has_fewer(expected: object) -> None:
     def size(keys: int, tables: dict[str, object]) -> float:
