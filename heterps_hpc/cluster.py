@@ -14,7 +14,8 @@ from heterps_hpc.validation import Value, nearest
 Positive = Annotated[int, Field(gt=0, le=100_000)]  # ranks, nodes
 # a rank has as many threads: with ten thousands of them no process could start any more
 Cores = Annotated[int, Field(gt=0, le=4096)]
-PositiveFloat = Annotated[float, Field(gt=0, le=1e15)]
+# prices, times and sizes: the planner multiplies and divides by them
+PositiveFloat = Annotated[float, Field(ge=1e-12, le=1e15)]
 
 
 class SlurmOptions(Value):

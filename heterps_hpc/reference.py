@@ -27,7 +27,7 @@ from heterps_hpc.validation import nearest
 
 FILES: dict[str, type[BaseModel]] = {"job": Job, "cluster": Cluster}
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}
-_NO_LIMIT = 10**9  # what only keeps numbers printable is not worth mentioning
+_NO_LIMIT = 10**9  # what only keeps numbers printable, or quotients, is not worth mentioning
 _BOUNDS = {"gt": "> {}", "ge": "≥ {}", "lt": "< {}", "le": "≤ {}"}
 
 
@@ -170,13 +170,17 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
     if origin is dict:
         return "mapping"
     bounds = [
-        form.format(value)
+        _bound(name, value)
         for item in metadata
-        for name, form in _BOUNDS.items()
+        for name in _BOUNDS
         if (value := getattr(item, name, None)) is not None and value < _NO_LIMIT
     ]
     word = _WORDS.get(annotation, "text")
     return f"{word} {' and '.join(bounds)}" if bounds else word
+
+
+def _bound(name: str, value: float) -> str:
+    return "> 0" if name == "ge" and 0 < value < 1 / _NO_LIMIT else _BOUNDS[name].format(value)
 
 
 def _default(field: FieldInfo) -> str:

@@ -98,6 +98,10 @@ POOL = "{{name: cpu, price_per_hour: 1, max_ranks: {0}, cores_per_node: {1}}}"
 CLUSTERS: dict[str, tuple[str, str]] = {
     "2**63 ranks": (f"pools: [{POOL.format(2**63, 2)}]", "max_ranks"),
     "10**30 ranks": (f"pools: [{POOL.format(10**30, 2)}]", "max_ranks"),
+    "a price that planning would divide by": (
+        f"pools: [{POOL.format(4, 2).replace('hour: 1', 'hour: 1.0e-300')}]",
+        "price_per_hour",
+    ),
     "100,000 cores": (f"pools: [{POOL.format(4, 10**5)}]", "cores_per_node"),
 }
 
