@@ -209,7 +209,7 @@ class RunDir:
         logs = (self.rank_log(rank) for rank in range(num_ranks))
         manifests = (each / MANIFEST_FILE for each in numbered_folders(self.checkpoints))
         for path in (*inputs, *outputs, *private, *logs, *manifests):
-            refuse_other_than_file(path)
+            _refuse_other_than_file(path)
         probe = self.path / f".probe-{os.getpid()}"
         try:
             with probe.open("wb") as file:
@@ -226,7 +226,7 @@ class RunDir:
                 probe.unlink()
 
 
-def refuse_other_than_file(path: Path) -> None:
+def _refuse_other_than_file(path: Path) -> None:
     """Reading a pipe or a device may never end; a folder gives a traceback."""
     if path.exists() and not path.is_file():
         what = "a directory" if path.is_dir() else "a pipe or a device"

@@ -91,6 +91,8 @@ class Value(BaseModel):
 def read_text(path: Path) -> str:
     """The text of a user's file, with an error that names it."""
     limit = max_bytes(path)
+    if path.suffix == ".json" and path.is_fifo():  # of a YAML file: `heterps run <(…)`
+        raise UserError(f"{path}: is a pipe, expected a file")
     try:
         with path.open(encoding="utf-8") as file:
             text = _read_at_most(file, limit + 1)  # /dev/zero has no end

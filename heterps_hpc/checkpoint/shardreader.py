@@ -30,7 +30,8 @@ class ShardReader(Closing):
         self.path = path
         self.spec = spec
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # a pipe in its place would wait for somebody who writes
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise DamagedCheckpoint(
                 f"{path}: this shard is missing, but the manifest lists it; either the file was "

@@ -39,6 +39,15 @@ def verify(checkpoint: Checkpoint) -> Findings:
     return findings
 
 
+def check_shards(checkpoint: Checkpoint) -> None:
+    """UserError unless all shards are there, with the size and structure that they had.
+
+    A moment's work, before ranks wait in a queue to find it out.
+    """
+    for shard in checkpoint.manifest.shards:
+        ShardReader(checkpoint.path / shard.file, shard).close()
+
+
 def _missing_partitions(checkpoint: Checkpoint) -> list[str]:
     """Every partition of every table must be there exactly once."""
     manifest = checkpoint.manifest

@@ -12,6 +12,7 @@ from heterps_hpc import events
 from heterps_hpc.checkpoint import newest
 from heterps_hpc.checkpoint.compatibility import check_match
 from heterps_hpc.checkpoint.exported import open_weights
+from heterps_hpc.checkpoint.verify import check_shards
 from heterps_hpc.cluster import Cluster
 from heterps_hpc.config import Job
 from heterps_hpc.dataset import Dataset
@@ -22,7 +23,7 @@ from heterps_hpc.layout_checks import check_cluster, check_job
 from heterps_hpc.model import Model
 from heterps_hpc.models import build_model
 from heterps_hpc.run_lock import RunLock
-from heterps_hpc.rundir import RunDir, refuse_other_than_file
+from heterps_hpc.rundir import RunDir
 from heterps_hpc.table_size import expected_rows
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ def refuse_other_job(run: RunDir, job: Job, cluster: Cluster, *, keeps_layout: b
     model = model_of(job, dataset)
     if found is not None:
         check_match(found, job, model.fingerprint(), dataset.manifest.fingerprint())
+        check_shards(found)
     if layout is not None:
         layout.check_model(model)
         check_cluster(layout, cluster)
@@ -109,8 +111,6 @@ def thaw(run_dir: Path) -> tuple[Job, Cluster, RunDir]:
             f"{run_dir}: not a run directory (it has no {directory.job.name}); "
             "make one with `heterps plan JOB` or `heterps run JOB`"
         )
-    for path in (directory.job, directory.cluster):
-        refuse_other_than_file(path)
     return Job.parse_saved(directory.job), Cluster.load(directory.cluster), directory
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint, newest
 from heterps_hpc.checkpoint.store import steps_of
-from heterps_hpc.checkpoint.verify import verify
+from heterps_hpc.checkpoint.verify import check_shards, verify
 from heterps_hpc.errors import UserError
 from tests.checkpoint.made import NUM_PARTITIONS, TABLES, change_manifest, make_checkpoint
 
@@ -54,6 +54,27 @@ def test_a_flipped_byte_is_found_wherever_it_is(tmp_path: Path) -> None:
         assert [path.name in problem for problem in verify(checkpoint).problems] == [True]
         flip(path, position)
     assert verify(checkpoint).problems == []
+
+
+def test_a_pipe_for_a_shard_is_refused(tmp_path: Path) -> None:
+    """To open one waits for somebody who writes."""
+    checkpoint = make_checkpoint(tmp_path)
+    path = checkpoint.path / checkpoint.manifest.shards[0].file
+    path.unlink()
+    os.mkfifo(path)
+    assert "has 0 bytes" in verify(checkpoint).problems[0]
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: flip(path, 3)])
+def test_damage_is_found_before_ranks_are_started(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    checkpoint = make_checkpoint(tmp_path)
+    check_shards(checkpoint)
+    path = checkpoint.path / checkpoint.manifest.shards[1].file
+    damage(path)
+    with pytest.raises(DamagedCheckpoint, match=path.name):
+        check_shards(checkpoint)
 
 
 def test_a_reader_finds_the_damage_too(tmp_path: Path) -> None:

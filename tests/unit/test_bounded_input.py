@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -147,6 +148,11 @@ def test_a_cluster_is_refused_at_once(what: str, tmp_path: Path) -> None:
 )
 def test_a_path_that_cannot_be_a_file(path: str, word: str) -> None:
     refused(Job.load, Path(path), word)
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused_where_programs_write_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "job.json")
+    refused(Job.load, tmp_path / "job.json", "is a pipe, expected a file")
 
 
 def test_ordinary_aliases_are_welcome(tmp_path: Path) -> None:
