@@ -28,7 +28,9 @@ from heterps_hpc.errors import UserError
 
 log = logging.getLogger(__name__)
 
-_STEP = 65_536
+_STEP = 65_536  # rows that are drawn at once
+_MAX_VALUES = 1 << 25  # of them, in rows of very many keys: a few hundred MB
+_MAX_SHARD_VALUES = 1 << 26  # a writer keeps the keys of a shard until it is whole
 _PLANTED_SCALE = 1.6  # standard deviation of the logit: the best possible AUC is about 0.81
 _BASE_LOGIT = -1.1  # about one click in three
 
@@ -121,6 +123,9 @@ class Generator:
         self._dense_weights = (direction / norm * _PLANTED_SCALE * share**0.5).astype(np.float32)
         slot_share = (0.8 if num_dense else 1.0) / max(len(self.slots), 1)
         self._slot_scale = np.float32(_PLANTED_SCALE * slot_share**0.5)
+        values = num_dense + sum(max(1.0, slot.keys_per_sample) for slot in self.slots)
+        self.rows_per_block = max(1, min(_STEP, int(_MAX_VALUES / max(1.0, values))))
+        self.rows_per_shard = max(1, int(_MAX_SHARD_VALUES / max(1.0, values)))
 
     def rows(self, number: int, count: int) -> SampleRows:
         """The `number`-th block of this part, its first `count` rows."""
@@ -158,8 +163,9 @@ class Generator:
 
     def blocks(self, num_rows: int) -> Iterator[SampleRows]:
         """All rows, some at a time."""
-        for number, first in enumerate(range(0, num_rows, _STEP)):
-            yield self.rows(number, min(_STEP, num_rows - first))
+        step = self.rows_per_block
+        for number, first in enumerate(range(0, num_rows, step)):
+            yield self.rows(number, min(step, num_rows - first))
 
 
 def describe(
@@ -196,18 +202,19 @@ def write_synthetic(
         labels=("click",),
     )
     made = describe(num_rows, slots, num_dense, seed, part)
+    generator = Generator(slots, num_dense, seed, part)
     writer = DatasetWriter(
         path,
         schema,
         name=name,
-        rows_per_shard=rows_per_shard,
+        rows_per_shard=min(rows_per_shard, generator.rows_per_shard),
         block_rows=block_rows,
         compression=compression,
         seed=seed,
         made=made,
     )
     with writer:
-        for rows in Generator(slots, num_dense, seed, part).blocks(num_rows):
+        for rows in generator.blocks(num_rows):
             writer.append(rows)
     return writer.manifest
 

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from data_prep.synthetic import (
+    Generator,
     SyntheticSlot,
     ensure_synthetic,
     main,
@@ -52,6 +53,16 @@ def test_schema_and_statistics(tmp_path: Path) -> None:
     assert manifest.slot("a").cardinality == 100
     assert manifest.slot("b").mean_keys == pytest.approx(3, rel=0.05)
     assert 0.2 < manifest.label_means[0] < 0.5
+
+
+def test_rows_of_very_many_keys_are_drawn_in_smaller_blocks() -> None:
+    """Else a block of them takes many GB; those of ordinary rows stay what they were."""
+    ordinary = Generator([SyntheticSlot("a")] * 26, 13, 0, 0)
+    assert ordinary.rows_per_block == 65_536
+    assert ordinary.rows_per_shard > 2**20  # the limit of a dataset's own
+    many = Generator([SyntheticSlot("a", keys_per_sample=10_000)] * 3, 13, 0, 0)
+    assert many.rows_per_block * 30_013 < 2**25
+    assert many.rows_per_shard * 30_013 < 2**26
 
 
 def test_same_seed_same_bits(tmp_path: Path) -> None:
