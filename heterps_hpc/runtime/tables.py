@@ -7,9 +7,11 @@ state of the table, and all its gradients make one update per row.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from heterps_hpc.config import Job
 from heterps_hpc.core import Table, TableConfig, ThreadPool
 from heterps_hpc.dataset import Batch, Dataset, Keys
+from heterps_hpc.errors import UserError
 from heterps_hpc.layout import Layout, RankLayout
 from heterps_hpc.model import Lookup, Model, NegativeSlot
 from heterps_hpc.negatives import distinct_keys, draw_negatives
@@ -49,7 +52,7 @@ def table_config(
     sparse, options = job.train.sparse, job.train.tables
     spill = None
     if options.spill_dir is not None:
-        options.spill_dir.mkdir(parents=True, exist_ok=True)
+        _make_spill_dir(options.spill_dir)
         spill = str(options.spill_dir / f"{name}-{spill_suffix}.rows")
     return TableConfig(
         dim=spec.dim,
@@ -83,6 +86,16 @@ def table_config(
         hot_bytes=None if options.hot_bytes is None else max(1, options.hot_bytes // num_held),
         spill_path=spill,
     )
+
+
+def _make_spill_dir(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"train.tables.spill_dir: {path} on {os.uname().nodename} cannot be a directory: "
+            f"{error.strerror}; choose one on a local disk"
+        ) from None
 
 
 class TableShards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -80,6 +81,12 @@ def test_scores_weigh_shows_as_the_job_says(weights: dict[str, float], kept: int
 def test_wrong_options_are_refused(train: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="job"):
         table_of(train)
+
+
+def test_a_file_in_the_way_of_cold_rows_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"spill_dir: \S+/file on \S+ cannot be a directory: File ex"):
+        table_of({"tables": {"hot_bytes": 1, "spill_dir": str(tmp_path / "file")}})
 
 
 @pytest.mark.parametrize(
