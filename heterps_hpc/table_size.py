@@ -90,6 +90,32 @@ def num_rows(model: Model, table: str, slots: Iterable[SlotSize]) -> int:
     return sum(cardinality[source] for source in sources)
 
 
+def certain_rows(
+    model: Model, table: str, train: TrainSpec, slots: Iterable[SlotSize], num_samples: int
+) -> int:
+    """Rows that training from scratch on so many samples will surely give a table, about.
+
+    At least those of its largest slot, as slots may have keys in common; and of a part of the data
+    at least that part of the keys, as keys are new at first and known later. None where a key need
+    not get a row, or may lose it.
+    """
+    options = train.tables
+    may_lack = options.admit_after > 1
+    may_go = options.evict_after_steps is not None or options.evict_below_score is not None
+    if may_lack or may_go:
+        return 0
+    seen = 1.0
+    if train.steps is not None:
+        seen = min(1.0, train.steps * train.batch_size / max(num_samples, 1))
+    cardinality = {slot.name: slot.cardinality for slot in slots}
+    found = [0]
+    for lookup in model.lookups:
+        # a sequence leaves keys out, and negatives are drawn from a sample of their source's
+        if lookup.table == table and lookup.pooling != "none":
+            found.append(cardinality.get(lookup.slot, 0))
+    return int(seen * max(found))
+
+
 def snapshot_share(job: Job) -> float:
     """Of the rows in memory, what a save may copy while ranks train.
 

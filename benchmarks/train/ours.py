@@ -27,6 +27,7 @@ from heterps_hpc.models import build_model
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.observer import Observer
 from heterps_hpc.runtime.rank import Rank
+from heterps_hpc.runtime.state.begin import reserve_for_data
 from heterps_hpc.runtime.training import Training
 from heterps_hpc.sharding import bind_plan
 
@@ -115,6 +116,7 @@ def main() -> None:
     job = make_job(work, Path(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5]))
     dataset = Dataset.open(job.data.train)
     rank = Rank(MPI.COMM_WORLD, job, make_layout(job, sys.argv[3]), dataset)
+    reserve_for_data(rank)  # as every run from scratch
     watch = Watch(rank.timer, work)
     training = Training(rank, observer=watch)
     training.run()

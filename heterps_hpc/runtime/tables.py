@@ -124,8 +124,7 @@ class TableShards:
         }
         for name, num_rows in expected_rows(model, job.train).items():
             if name in self.tables:
-                part = len(held[name]) / job.train.tables.num_partitions
-                self.tables[name].reserve(math.ceil(num_rows * part))
+                self.reserve(name, num_rows)
         self.has_tiers = job.train.tables.hot_bytes is not None
         self.lookups = [lookup for lookup in model.lookups if lookup.table in self.tables]
         self._readers = {
@@ -137,6 +136,12 @@ class TableShards:
             for negative in model.negatives
             if any(lookup.slot == negative.name for lookup in self.lookups)
         }
+
+    def reserve(self, name: str, num_rows: int) -> None:
+        """Get memory for this rank's part of so many rows of a whole table, in the background."""
+        table = self.tables[name]
+        part = len(table.partitions) / table.config.num_partitions
+        table.reserve(math.ceil(num_rows * part))
 
     def data_slots(self) -> tuple[str, ...]:
         """Columns that this rank reads: those of its look-ups that are not derived."""

@@ -12,7 +12,7 @@ from heterps_hpc.core import Table
 from heterps_hpc.dataset import SlotSpec
 from heterps_hpc.model import Lookup, Model, NegativeSlot, TableSpec, dense, embedding
 from heterps_hpc.runtime.tables import table_config
-from heterps_hpc.table_size import num_rows, row_bytes, snapshot_share, table_bytes
+from heterps_hpc.table_size import certain_rows, num_rows, row_bytes, snapshot_share, table_bytes
 
 OPTIMIZERS = ("sgd", "adagrad_rowwise", "adagrad", "adam")
 FIELDS: dict[str, dict[str, Any]] = {
@@ -101,6 +101,35 @@ def test_rows_that_a_job_expects_count_where_the_data_has_fewer(expected: object
 def test_slots_that_share_a_table_count_together_and_drawn_ones_with_their_source() -> None:
     slots = (SlotSpec(name="a", cardinality=7), SlotSpec(name="b", cardinality=5))
     assert num_rows(model(4), "t", slots) == 12
+
+
+@pytest.mark.parametrize(
+    ("train", "rows"),
+    [
+        ({}, 70),  # the larger slot's: the other may have the same keys
+        ({"epochs": 3}, 70),
+        ({"steps": 5}, 14),  # a fifth of the samples has a fifth of the keys at least
+        ({"steps": 500}, 70),
+        ({"tables": {"admit_after": 2}}, 0),
+        ({"tables": {"evict_after_steps": 9}}, 0),
+        ({"tables": {"counters": True, "evict_below_score": 0.1}}, 0),
+    ],
+)
+def test_rows_are_certain_where_every_key_gets_one_and_keeps_it(
+    train: dict[str, Any], rows: int
+) -> None:
+    slots = (SlotSpec(name="a", cardinality=70), SlotSpec(name="b", cardinality=50))
+    assert certain_rows(model(4), "t", job(train).train, slots, num_samples=100) == rows
+
+
+def test_no_row_is_certain_of_sequences_which_are_cut() -> None:
+    lookup = Lookup("a", "t", "x", pooling="none", max_keys=3)
+    cut = Model(
+        "m",
+        (embedding("e", (lookup,)), dense("fc", lambda: None, "x", "score loss")),
+        (TableSpec("t", 4),),
+    )
+    assert certain_rows(cut, "t", job().train, (SlotSpec(name="a", cardinality=70),), 100) == 0
 
 
 def test_only_saves_while_training_need_memory_for_copies() -> None:

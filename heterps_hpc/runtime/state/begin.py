@@ -23,6 +23,8 @@ from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.state.restore import load_dense
 from heterps_hpc.runtime.state.table_rows import row_format
+from heterps_hpc.runtime.tables import expected_rows
+from heterps_hpc.table_size import certain_rows
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,20 @@ def begin(rank: Rank, run_dir: RunDir) -> None:
     elif rank.job.train.init_from is not None:
         with open_weights(rank.job.train.init_from) as contents:
             warm_start(rank, contents)
+    else:
+        reserve_for_data(rank)
+
+
+def reserve_for_data(rank: Rank) -> None:
+    """Get memory for the rows that the data will surely give, before the first batch needs them."""
+    if rank.tables is None:
+        return
+    said = expected_rows(rank.model, rank.job)  # for these it is there already
+    manifest, train = rank.dataset.manifest, rank.job.train
+    for name in rank.tables.tables:
+        rows = certain_rows(rank.model, name, train, manifest.slots, manifest.num_rows)
+        if rows > 0 and name not in said:
+            rank.tables.reserve(name, rows)
 
 
 def resume(rank: Rank, checkpoint: Checkpoint) -> None:
