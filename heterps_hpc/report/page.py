@@ -256,7 +256,10 @@ def tiles(run: RecordedRun, spent: spending.Spending | None) -> list[Tile]:
         note = f"{fmt.seconds(spent.seconds)} of nodes"
         found.append(Tile("money spent", fmt.money(spent.money), note))
     if run.summary is not None and run.summary.samples:
-        note = f"{fmt.count(run.summary.steps)} steps in {fmt.seconds(run.summary.seconds)}"
+        note = f"{fmt.count(run.summary.steps)} steps"
+        if run.summary.samples_per_second:
+            trained = run.summary.samples / run.summary.samples_per_second
+            note += f" in {fmt.seconds(trained)} of training"
         found.append(Tile("samples", fmt.count(run.summary.samples), note))
     scores = dict(evaluation(run))
     if "AUC" in scores:

@@ -42,8 +42,8 @@ class Summary(LenientRecord):
 
     steps: int = 0
     samples: int = 0
-    seconds: float = 0.0
-    samples_per_second: float = 0.0
+    seconds: float = 0.0  # on the wall, with evaluations and saves between batches
+    samples_per_second: float = 0.0  # without them
     skipped_steps: int = 0
     stopped: bool = False
     reducer: str | None = None
@@ -65,7 +65,7 @@ class Metric(LenientRecord):
     step: int = 0
     epoch: int = 0
     samples: int = 0
-    seconds: float | None = None
+    seconds: float | None = None  # of training, without evaluations and saves
     loss: float | None = None
     samples_per_second: float | None = None
     auc: float | None = None

@@ -32,7 +32,8 @@ def spending(run: RecordedRun) -> Spending | None:
     allocated = sum(attempt.seconds for attempt in starts)
     source = "from start to end of the job, as its history has them"
     if allocated <= 0 and run.summary is not None:
-        allocated, source = run.summary.seconds, "training only; the history has no start and end"
+        allocated = run.summary.seconds
+        source = "from the first batch to the last; the history has no start and end"
         starts = [Attempt(0.0, allocated, None, 0, "")]
     if allocated <= 0:
         return None

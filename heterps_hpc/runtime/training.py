@@ -42,9 +42,9 @@ class Result:
     samples: int = 0
     losses: list[float] = field(default_factory=list)  # mean loss of each step
     skipped_steps: int = 0
-    seconds: float = 0.0
-    training_seconds: float = 0.0  # of this rank, without evaluations and saves
-    samples_per_second: float = 0.0
+    seconds: float = 0.0  # on the wall from the first batch to the last, with all between them
+    training_seconds: float = 0.0  # of them, of this rank: without its evaluations and saves
+    samples_per_second: float = 0.0  # while training, as plans predict it
     stopped: bool = False  # by a signal, before the end
     not_saved: str | None = None  # why the last state could not be saved
     evaluation: dict[str, float] = field(default_factory=dict)
@@ -262,6 +262,7 @@ class Training:
         if self.sparse is not None:
             self.rank.prefetched = self.sparse.prefetched()
         self._saver.save()
+        self.progress.restart_clock()
         self.rank.prefetched = {}  # training has them
 
     def _at_boundary(self) -> None:
@@ -312,7 +313,9 @@ class Training:
         result, first, last = self.result, self._first, self.rank.step
         result.steps += last - first
         result.samples += sum(self.steps.num_rows(step) for step in range(first, last))
-        result.samples_per_second = result.samples / max(result.seconds, 1e-9)
+        # the rank that evaluates or saves longest keeps the others waiting, in phases of training
+        trained = self.world.control.allreduce(result.training_seconds, MPI.MIN)
+        result.samples_per_second = result.samples / max(trained, 1e-9)
         result.losses = self.world.control.bcast(self.rank.losses.reported, self.rank.reporter)
         if self._saves_at_end and not result.stopped:
             self._save()

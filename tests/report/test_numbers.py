@@ -80,7 +80,7 @@ def test_money_without_history_counts_training_and_reports_it(run_dir: RunDir) -
     spent = spending(read_run(run_dir))
     assert spent is not None
     assert spent.seconds == pytest.approx(16.1)
-    assert "training only" in spent.source
+    assert "from the first batch to the last" in spent.source
 
 
 def test_a_start_without_an_end_lasts_until_it_was_last_heard_of() -> None:
