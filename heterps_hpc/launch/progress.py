@@ -1,16 +1,18 @@
-"""Live progress: the newest line of a run's metrics, read as the file grows."""
+"""Live progress: the newest lines of a run's metrics, read as the file grows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 Metrics = dict[str, Any]
 OnProgress = Callable[[Metrics], None]
 
-_TAIL_BYTES = 16384
+_BLOCK_BYTES = 65536
+_KINDS = ("train", "evaluation")
 _NUMBERS = ("loss", "auc", "log_loss", "samples_per_second")  # left out where they are none
 
 
@@ -45,19 +47,42 @@ class Progress:
 
 
 def newest_metrics(metrics: Path) -> dict[str, Metrics]:
-    """The newest whole record of each kind: `train` and `evaluation`."""
-    return {str(record.get("kind")): record for record in _tail(metrics)}
-
-
-def _tail(metrics: Path) -> list[Metrics]:
-    """The newest whole records, oldest first, without reading all of a long file."""
+    """The newest whole record of each kind: `train` and `evaluation`, which may be long ago."""
+    found = {}
     try:
         with metrics.open("rb") as file:
-            file.seek(max(0, metrics.stat().st_size - _TAIL_BYTES))
-            lines = file.read().splitlines()
+            for kind in _KINDS:
+                record = _newest(file, kind)
+                if record is not None:
+                    found[kind] = record
     except (FileNotFoundError, IsADirectoryError):
-        return []
-    return [record for line in lines if (record := _parse(line)) is not None]
+        pass
+    return found
+
+
+def _newest(file: IO[bytes], kind: str) -> Metrics | None:
+    mark = f'"{kind}"'.encode()
+    for lines in _blocks_backwards(file):
+        if mark not in lines:  # quick: a long file is looked through several times a second
+            continue
+        for line in reversed(lines.splitlines()):
+            record = _parse(line) if mark in line else None
+            if record is not None and record.get("kind") == kind:
+                return record
+    return None
+
+
+def _blocks_backwards(file: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines of a file, some at a time, the last ones first."""
+    end, rest = file.seek(0, os.SEEK_END), b""
+    while end > 0:
+        begin = max(0, end - _BLOCK_BYTES)
+        file.seek(begin)
+        block = file.read(end - begin) + rest
+        cut = block.find(b"\n") + 1 if begin else 0  # a line that began earlier
+        rest = block[:cut] if cut or not begin else block
+        yield block[len(rest) :]
+        end = begin
 
 
 def _parse(line: bytes) -> Metrics | None:

@@ -50,7 +50,7 @@ class RunProgress:
     elapsed_seconds: float | None = None
     remaining_seconds: float | None = None
     loss: float | None = None
-    auc: float | None = None
+    auc: float | None = None  # of the newest evaluation on test data
     samples_per_second: float | None = None
     money: float | None = None  # so far
     expected_money: float | None = None  # at the end
@@ -162,7 +162,7 @@ def _of_training(run: RunDir, history: History, now: float) -> RunProgress:
         elapsed_seconds=max(0.0, (now if last is None else last) - since),
         remaining_seconds=remaining,
         loss=train.get("loss"),
-        auc=test.get("auc", train.get("auc")),
+        auc=test.get("auc"),
         samples_per_second=train.get("samples_per_second"),
         money=spent,
         expected_money=(

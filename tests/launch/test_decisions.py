@@ -1,6 +1,7 @@
 """Outcomes, events, the decision after a start, and the reading of what Slurm reports."""
 
 import itertools
+import json
 import os
 from pathlib import Path
 
@@ -256,8 +257,20 @@ def test_progress_passes_whole_new_records_only(tmp_path: Path) -> None:
     metrics.write_text('{"step": 1}\n')  # a resumed run starts from an earlier step
     progress.poll()
     assert seen[-1] == {"step": 1}
-    assert newest_metrics(metrics) == {"None": {"step": 1}}
-    assert newest_metrics(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 50, 65536])
+def test_the_newest_of_each_kind_is_found_however_long_ago_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr("heterps_hpc.launch.progress._BLOCK_BYTES", block_bytes)
+    metrics = tmp_path / "metrics.jsonl"
+    assert newest_metrics(metrics) == {}
+    kinds = ["train", "evaluation", "evaluation", *("train" for _ in range(300))]
+    records = [{"kind": kind, "step": step} for step, kind in enumerate(kinds)]
+    torn = '{"kind": "evaluation", "st'
+    metrics.write_text("".join(json.dumps(record) + "\n" for record in records) + torn)
+    assert newest_metrics(metrics) == {"train": records[-1], "evaluation": records[2]}
 
 
 @pytest.mark.parametrize(
