@@ -141,9 +141,15 @@ def test_torn_job_is_ended_and_submitted_again(fake: FakeSlurm) -> None:
     assert fake.num_jobs == 2
 
 
+def test_a_torn_job_is_ended_once_though_that_takes_a_while(fake: FakeSlurm) -> None:
+    fake.wait(RUNNING, TORN, TORN, TORN, CANCELLED)
+    assert fake.commands == [("scancel", "7")]
+    assert len(events.read(fake.run).of(events.Torn)) == 1
+
+
 def test_a_refused_command_does_not_end_the_waiting(fake: FakeSlurm) -> None:
     fake.refusals.append(UserError("scancel did not answer within 60 s"))
-    assert fake.launch(TORN, TORN, CANCELLED, RUNNING, DONE) == ExitCode.DONE
+    assert fake.launch(TORN, TORN, TORN, CANCELLED, RUNNING, DONE) == ExitCode.DONE
     assert fake.commands == [("scancel", "7"), ("scancel", "7")]
 
 

@@ -175,6 +175,7 @@ class SlurmLauncher:
         progress = Progress(run.metrics, listener.progress)
         give_up = None if limit_seconds is None else time.monotonic() + limit_seconds
         before: JobState | None = None
+        cancelled: JobState | None = None  # torn, and Slurm has agreed to end it
         patience = _Patience()
         while True:
             now = patience.state(job_id)
@@ -185,8 +186,11 @@ class SlurmLauncher:
                 listener.state(f"job {job_id}: {now}")
             try:
                 if now.torn:
-                    events.record(run, Torn(job_id=job_id))
-                    call("scancel", str(job_id))
+                    if now != before:
+                        events.record(run, Torn(job_id=job_id))
+                    if now != cancelled:
+                        call("scancel", str(job_id))
+                        cancelled = now
                 elif patience.ends_for(now) and not self._still_fits(request):
                     events.record(run, NodesLost(job_id=job_id))
                     call("scancel", str(job_id))
