@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from heterps_hpc import format as fmt
+from heterps_hpc.phases import OUTSIDE_TRAINING
 from heterps_hpc.report.inputs import RecordedRun
 from heterps_hpc.report.records import RankRecord
 
@@ -25,13 +26,11 @@ COLOURS = {
     "read": "#c98b2b",
     "evaluate": "#4bb4d6",
     "save": "#b4664f",
-    "checkpoint": "#b4664f",
     # waiting is never the brightest: these colours are the page's own, in light and in dark
     "wait inputs": "var(--wait)",
     "wait gradients": "var(--wait-more)",
     OTHER: "var(--line)",
 }
-_OUTSIDE_TRAINING = ("evaluate", "save", "checkpoint")
 _SPARE = ("#8a6d3b", "#6b8e23", "#b05aa8", "#3a8fb7", "#a0522d", "#7f8c3d")
 
 
@@ -54,7 +53,7 @@ def training_seconds(rank: RankRecord) -> float:
     on_host = sum(
         seconds
         for phase, seconds in rank.seconds.items()
-        if not is_wait(phase) and phase not in _OUTSIDE_TRAINING
+        if not is_wait(phase) and phase not in OUTSIDE_TRAINING
     )
     return max(on_host, sum(rank.device_seconds.values()))  # at once, not one after the other
 

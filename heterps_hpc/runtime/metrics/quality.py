@@ -1,8 +1,8 @@
 """How good scores are: exact AUC, log loss, normalised entropy, by sample weight.
 
-Pure functions of all scores and labels of a data set; ranks gather theirs and rank 0 calls these.
-Exactness matters more than speed here: histograms of scores would make the result of an
-evaluation depend on their bins.
+Pure functions of all scores and labels of a data set; ranks gather theirs at the reporter, which
+calls these. Exactness matters more than speed here: histograms of scores would make the result of
+an evaluation depend on their bins.
 """
 
 from __future__ import annotations
