@@ -101,7 +101,9 @@ def describe_all(run: RunDir, now: float | None = None) -> list[str]:
 
 # how launchers name a process that died: hydra and Open MPI by its PID, srun by its task
 _DEAD_PROCESS = re.compile(r"\bPID[ :]+(\d+)")
-_DEAD_TASK = re.compile(r"\btasks? (\d+): (?:Killed|Terminated|Segmentation|Aborted|Bus)")
+_TASKS = r"\btasks? (\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*): "
+_DEAD_TASKS = re.compile(_TASKS + r"(?:Killed|Terminated|Segmentation|Aborted|Bus)")
+_EXITED_TASKS = re.compile(_TASKS + r"Exited with (exit code \d+)")
 SIGNAL_OF_DEAD = re.compile(r"(?:KILLED BY SIGNAL|EXIT CODE|on signal)[: ]+(\d+)")
 
 
@@ -109,13 +111,23 @@ def describe_dead(run: RunDir, lines: Iterable[str]) -> str | None:
     """Which rank was killed before it could report, from the launcher's output and heartbeats."""
     text = "\n".join(lines)
     pids = {int(number) for number in _DEAD_PROCESS.findall(text)}
-    tasks = {int(number) for number in _DEAD_TASK.findall(text)}
-    for beat in read_beats(run):
-        if beat.pid in pids or beat.rank in tasks:
-            how = SIGNAL_OF_DEAD.search(text)
-            cause = f"killed by signal {how.group(1)}" if how else "killed"
-            return (
-                f"rank {beat.rank} {beat.role} stage {beat.stage} on {beat.host}, step "
-                f"{beat.step}, phase {beat.phase!r}: {cause}"
-            )
+    how = SIGNAL_OF_DEAD.search(text)
+    killed = f"killed by signal {how.group(1)}" if how else "killed"
+    ends = [(_ranges(found), killed) for found in _DEAD_TASKS.findall(text)]
+    ends += [(_ranges(found), f"ended with {code}") for found, code in _EXITED_TASKS.findall(text)]
+    beats = read_beats(run)
+    of_pids = [range(beat.rank, beat.rank + 1) for beat in beats if beat.pid in pids]
+    for ranks, cause in [(of_pids, killed), *ends]:
+        for beat in beats:
+            if any(beat.rank in each for each in ranks):
+                return (
+                    f"rank {beat.rank} {beat.role} stage {beat.stage} on {beat.host}, step "
+                    f"{beat.step}, phase {beat.phase!r}: {cause}"
+                )
     return None
+
+
+def _ranges(text: str) -> list[range]:
+    """Numbers and ranges of them, as Slurm lists its tasks: 0,2-3."""
+    bounds = [part.partition("-") for part in text.split(",")]
+    return [range(int(first), int(last or first) + 1) for first, _, last in bounds]

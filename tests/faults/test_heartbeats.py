@@ -69,6 +69,14 @@ def test_a_file_in_the_making_is_passed_over(run: RunDir) -> None:
             "srun: error: n1: task 3: Killed",
             "rank 3 sparse stage 0 on n1, step 812, phase 'wait gradients': killed",
         ),
+        (
+            "srun: error: n1: tasks 0-1,4: Exited with exit code 1",
+            "rank 4 sparse stage 0 on n1, step 812, phase 'pull': ended with exit code 1",
+        ),
+        (  # the others were ended by it
+            "srun: error: n1: task 3: Exited with exit code 4\nsrun: error: n2: tasks 5-7: Killed",
+            "rank 5 dense stage 1 on n2, step 812, phase 'backward': killed",
+        ),
         ("all is well", None),
     ],
 )
