@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}")
+_STALE_SECONDS = 3600.0  # no write takes so long
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -39,3 +44,15 @@ def _write(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers left that were killed in the middle of it."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if _TEMPORARY.fullmatch(path.name) and _is_stale(path):
+                path.unlink(missing_ok=True)
+
+
+def _is_stale(path: Path) -> bool:
+    return path.is_file() and time.time() - path.stat().st_mtime > _STALE_SECONDS

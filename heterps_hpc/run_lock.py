@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import IO, Self
 
-from heterps_hpc.atomic_file import naming
+from heterps_hpc.atomic_file import naming, sweep
 from heterps_hpc.errors import UserError
 from heterps_hpc.rundir import RunDir
 
@@ -44,6 +44,8 @@ class RunLock:
                 file.write(f"{os.getpid()} on {os.uname().nodename}\n")
                 file.flush()
             self._wait_for_old_ranks()
+            for folder in (self._run.path, self._run.heartbeats):
+                sweep(folder)
         except BaseException:
             file.close()
             raise

@@ -39,6 +39,22 @@ def test_a_run_that_waits_for_old_ranks_is_named_and_not_the_killed_one(
     assert run_lock.holder(directory) is None
 
 
+def test_what_a_killed_writer_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
+    directory = RunDir(tmp_path / "run").create()
+    left = [
+        directory.path / ".job.json.0123456789ab",
+        directory.heartbeats / ".n.json.ba9876543210",
+    ]
+    others = [directory.path / ".hidden", directory.path / ".job.json.fedcba987654"]
+    for path in (*left, *others):
+        path.touch()
+    for path in (*left, others[0]):
+        os.utime(path, (1e9, 1e9))
+    with RunLock(directory):
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in others)  # no name of ours, or just being written
+
+
 def test_a_look_at_the_lock_refuses_nobody(tmp_path: Path) -> None:
     """`heterps status` locks it for a moment, to see whether somebody else has."""
     directory = RunDir(tmp_path / "run").create()
