@@ -195,7 +195,14 @@ class Manifest(Value):
     def to_json(self) -> str:
         """The text of the file: everything, and a checksum of it."""
         data = self.model_dump(mode="json")
-        return json.dumps({**data, "checksum": content_checksum(data)}, indent=2) + "\n"
+        text = json.dumps({**data, "checksum": content_checksum(data)}, indent=2) + "\n"
+        if len(text) > MAX_MANIFEST_BYTES:  # as many bytes: it is ASCII
+            raise UserError(
+                f"the manifest of step {self.step} would have {len(text):,} bytes, more than the "
+                f"{MAX_MANIFEST_BYTES:,} that are ever loaded; use fewer partitions "
+                "(train.tables.num_partitions)"
+            )
+        return text
 
     @classmethod
     def load(cls, path: Path | str) -> Self:

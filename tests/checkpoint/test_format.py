@@ -18,6 +18,7 @@ from heterps_hpc.checkpoint import (
     Manifest,
     PlannedArray,
     ShardWriter,
+    manifest,
     newest,
     store,
 )
@@ -156,6 +157,19 @@ def test_a_publish_that_fails_leaves_what_was_there(
     if found is not None:
         assert verify(found).problems == []
         assert {shard.file[-11:-3] for shard in found.manifest.shards} == {"aaaa0000"}
+
+
+def test_a_manifest_that_could_not_be_loaded_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_checkpoint(tmp_path, 7)
+    monkeypatch.setattr(manifest, "MAX_MANIFEST_BYTES", 999)
+    with pytest.raises(UserError, match=r"step 8 .* use fewer partitions"):
+        make_checkpoint(tmp_path, 8)
+    monkeypatch.undo()
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.step == 7
 
 
 def test_what_a_manifest_lists_is_never_discarded(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from heterps_hpc import events
 from heterps_hpc.checkpoint import Manifest, ShardSpec
 from heterps_hpc.checkpoint.compatibility import must_match
 from heterps_hpc.checkpoint.store import directory_of, discard, keep_last, publish, shard_name
+from heterps_hpc.errors import UserError
 from heterps_hpc.phases import Phase
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.rank import Rank
@@ -161,7 +162,7 @@ class Saver:
             try:
                 save.publishing.result()
                 self._failure = None
-            except (OSError, SaveFailed) as error:
+            except (OSError, UserError, SaveFailed) as error:
                 self._failure = f"checkpoint of step {save.step} not written: {error}"
                 log.error("%s; earlier checkpoints stay as they are", self._failure)
                 failure = events.SaveFailure(step=save.step, why=str(error))
