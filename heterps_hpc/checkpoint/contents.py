@@ -39,6 +39,7 @@ class Contents(Closing):
             for array in shard.arrays:
                 places = self._by_name.setdefault((array.kind, array.name), [])
                 places.append(Place(shard, array))
+        self._by_partition: dict[str, dict[int, list[tuple[Place, Segment]]]] = {}
 
     def names(self, kind: Kind) -> list[str]:
         """The tables, dense tensors or steps that there are."""
@@ -51,16 +52,23 @@ class Contents(Closing):
     def columns(self, table: str, partition: int) -> dict[str, tuple[Place, Segment]]:
         """The columns of a table's partition; all of them lie in one shard."""
         found: dict[str, tuple[Place, Segment]] = {}
-        for place in self.places("table", table):
-            segment = place.array.segment(partition)
-            if segment is None:
-                continue
+        for place, segment in self._partitions(table).get(partition, ()):
             if place.array.column in found:
                 raise DamagedCheckpoint(
-                    f"{self.checkpoint.path}: partition {partition} of table {table!r} is in two "
-                    f"shards, {found[place.array.column][0].shard.file} and {place.shard.file}"
+                    f"{self.checkpoint.path}: partition {partition} of table {table!r} is there "
+                    f"twice, in {found[place.array.column][0].shard.file} and {place.shard.file}"
                 )
             found[place.array.column] = (place, segment)
+        return found
+
+    def _partitions(self, table: str) -> dict[int, list[tuple[Place, Segment]]]:
+        """What a table has of each partition; made once: there may be many thousands."""
+        found = self._by_partition.get(table)
+        if found is None:
+            found = self._by_partition[table] = {}
+            for place in self.places("table", table):
+                for segment in place.array.segments:
+                    found.setdefault(segment.partition, []).append((place, segment))
         return found
 
     def rows(

@@ -94,10 +94,6 @@ class ArraySpec(Value):
         """Bytes of the whole array."""
         return self.row_bytes * self.shape[0]
 
-    def segment(self, partition: int) -> Segment | None:
-        """The rows of a partition, if the array has any."""
-        return next((each for each in self.segments if each.partition == partition), None)
-
 
 class ShardSpec(Value):
     """One HDF5 file; `structure` is the checksum of all its bytes outside of arrays."""

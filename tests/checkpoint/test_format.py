@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -170,6 +171,21 @@ def test_a_manifest_that_could_not_be_loaded_is_not_written(
     found = newest(tmp_path)
     assert found is not None
     assert found.step == 7
+
+
+def test_a_partition_is_found_without_a_look_at_all_others(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, num_shards=1, num_rows=0)
+    (shard,) = checkpoint.manifest.shards
+    many = tuple(manifest.Segment(number, 0, 0, "0" * 16) for number in range(8192))
+    arrays = [array.model_copy(update={"segments": many}) for array in shard.arrays[:4]]
+    shards = (shard.model_copy(update={"arrays": tuple(arrays)}),)
+    changed = checkpoint.manifest.model_copy(update={"shards": shards})
+    with Contents(Checkpoint(checkpoint.path, changed)) as contents:
+        began = time.process_time()
+        for number in range(len(many)):
+            found = contents.columns(arrays[0].name, number)
+            assert {segment for _, segment in found.values()} == {many[number]}
+    assert time.process_time() - began < 1.0
 
 
 def test_what_a_manifest_lists_is_never_discarded(tmp_path: Path) -> None:
