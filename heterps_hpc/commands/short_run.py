@@ -43,7 +43,7 @@ def start_short_run(
         code = launcher.start(
             replace(request, layout=started, saves=False), Listener(line=_log_line, state=log.info)
         )
-    stop = events.read(run).newest_start.last(events.StopWanted)
+    stop = events.read(run).since(events.Launched).last(events.StopWanted)  # not an earlier one
     if stop is not None:
         raise StopRequested(f"stopped ({stop.why}) while {what}")
     if code != ExitCode.DONE or not output.exists():
