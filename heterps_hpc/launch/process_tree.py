@@ -21,10 +21,13 @@ from pathlib import Path
 
 import psutil
 
+from heterps_hpc.pid_namespace import pid_namespace
+
 log = logging.getLogger(__name__)
 
 MARK = "HETERPS_START"
 LAUNCHER_PID = "HETERPS_LAUNCHER_PID"  # ranks end with this process
+LAUNCHER_NAMESPACE = "HETERPS_LAUNCHER_NAMESPACE"  # in which this is its number
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _PR_SET_PDEATHSIG = 1
 
@@ -46,7 +49,12 @@ class ProcessTree:
         libc = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be loaded after fork
         self._process = subprocess.Popen(
             command,
-            env={**environment, MARK: self._mark, LAUNCHER_PID: str(os.getpid())},
+            env={
+                **environment,
+                MARK: self._mark,
+                LAUNCHER_PID: str(os.getpid()),
+                LAUNCHER_NAMESPACE: pid_namespace(),
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -16,10 +16,12 @@ import sys
 import threading
 from pathlib import Path
 
+from heterps_hpc.pid_namespace import pid_namespace
 from heterps_hpc.runtime.pmi_relay import relay_pmi
 
 _PR_SET_PDEATHSIG = 1
 _LAUNCHER_PID = "HETERPS_LAUNCHER_PID"
+_LAUNCHER_NAMESPACE = "HETERPS_LAUNCHER_NAMESPACE"
 _TRAINING = "heterps_hpc.runtime.rank_main"
 
 
@@ -44,14 +46,15 @@ def end_with_launcher() -> None:
     """Die when mpirun's helper on this node dies, or the `heterps` that started mpirun.
 
     The signal reaches a stopped process as well; the thread notices where MPI puts helpers of its
-    own in between. Under Slurm, slurmstepd ends its tasks by itself.
+    own in between. In a container with process numbers of its own, `heterps` cannot be watched.
+    Under Slurm, slurmstepd ends its tasks by itself.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died in this very moment
         os.kill(os.getpid(), signal.SIGKILL)
     launcher = os.environ.get(_LAUNCHER_PID, "")
-    if launcher.isdigit():
+    if launcher.isdigit() and os.environ.get(_LAUNCHER_NAMESPACE) == pid_namespace():
         watch = threading.Thread(target=_die_with, args=(int(launcher),), daemon=True)
         watch.start()
 
@@ -62,7 +65,7 @@ def _die_with(pid: int) -> None:
     except ProcessLookupError:
         pass  # it is gone already
     except OSError:
-        return  # another name space, or an old kernel: mpirun itself has to do
+        return  # an old kernel: mpirun itself has to do
     else:
         import select
 
