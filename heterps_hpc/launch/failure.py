@@ -129,7 +129,7 @@ def _signal_hints(run: RunDir, printed: list[str]) -> list[str]:
     start = events.read(run).newest_start
     end = start.last(Ended)
     signals = {int(number) for line in printed for number in SIGNAL_OF_DEAD.findall(line)}
-    signals.add((end.status or 0) % 128 if end is not None else 0)
+    signals.add(abs(end.status or 0) % 128 if end is not None else 0)
     hints = []
     if signal.SIGBUS in signals or any("Bus error" in line for line in printed):
         hints.append(

@@ -407,6 +407,10 @@ def test_a_rank_killed_for_want_of_memory_is_explained(tmp_path: Path) -> None:
     assert "`hot_bytes` with `spill_dir`" in reason
     events.record(run, events.StopWanted())
     assert "want of memory" not in (explain(run, ExitCode.RANK_FAILED) or "")
+    events.record(run, events.Started())
+    run.launcher_log.write_text("")
+    events.record(run, events.Ended(code=4, status=-9))  # of mpirun itself
+    assert "want of memory" in (explain(run, ExitCode.RANK_FAILED) or "")
 
 
 def test_an_illegal_instruction_is_explained(tmp_path: Path) -> None:
