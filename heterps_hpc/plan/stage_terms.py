@@ -146,8 +146,8 @@ class StageTerms:
         layers, pools = self.problem.layers, self.problem.pools
         traffic = self.traffic
         exchange_ways = 2 if self.problem.staleness == 0 else 1
-        whole = np.array(self.pairs[:, 1] - self.pairs[:, 0] == self.problem.num_layers - 1)
-        messages = 2.0 * self.problem.micro_batches * ~whole
+        waited_for = traffic.cut if self.problem.staleness else traffic.cut + traffic.rows
+        messages = 2.0 * self.problem.micro_batches * (waited_for > 0)
         weights = self._sums(layers.weight_bytes)[:, None]
         return MoveTerms(
             serial=self._sums(layers.ODT * (1 - layers.beta))

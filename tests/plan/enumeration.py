@@ -173,12 +173,13 @@ def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
         empty = (pools.full_node_ranks[t] - k) / (pools.full_node_ranks[t] - 1)
         ct *= 1 - (1 - pools.alone[t]) * empty
         tables *= 1 - (1 - pools.alone[t]) * empty
-    crosses = exchanges = False
+    crosses = exchanges = waits = False
     for writer, readers, size in layers.tensors:
         inside = first <= writer <= last
         reads = any(first <= r <= last for r in readers)
         if (inside and any(r > last for r in readers)) or (writer < first and reads):
             crosses = True
+            waits |= problem.staleness == 0 or not layers.is_embedding[writer]
             ct += 2 * size * pools.cut_seconds_per_byte[t] / k
         if inside and reads and layers.is_embedding[writer]:
             exchanges = True
@@ -188,7 +189,7 @@ def stage_parts(problem: Problem, stage: PlainStage) -> tuple[float, float]:
     handling = 2 * problem.micro_batches * pools.message_seconds[t]
     ct += 2 * problem.micro_batches * pools.cut_message_seconds[t] * crosses
     ct += 2 * handling * (k - 1) * exchanges
-    if (first, last) != (0, problem.num_layers - 1):
+    if waits:
         dt += 2 * problem.micro_batches * pools.uplink_latency[t]
     if weights:
         reduce += 2 * weights * pools.reduce_seconds_per_byte[t] * (k - 1) / k

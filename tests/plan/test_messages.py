@@ -84,6 +84,20 @@ def test_without_staleness_tables_and_dense_layers_take_turns() -> None:
     assert seconds(problem(0), *TABLES_APART) == pytest.approx(expected, rel=1e-6)
 
 
+def test_nobody_waits_for_a_message_of_prefetched_rows() -> None:
+    """But of activations, and of rows that are not prefetched."""
+    cut_in_two = (Choice(0, 1, 0, 1), Choice(2, 2, 1, 1))
+
+    def more(staleness: int, *choices: Choice) -> float:
+        question = problem(staleness)
+        late = replace(question.pools, uplink_latency=np.full(2, 5e-3))
+        return seconds(replace(question, pools=late), *choices) - seconds(question, *choices)
+
+    assert more(1, *TABLES_APART) == 0
+    assert more(0, *TABLES_APART) > 0.01
+    assert more(1, *cut_in_two) > 0.01
+
+
 def test_peers_cost_by_message() -> None:
     """Two ranks that exchange send each other two messages a batch, and as many gradients."""
     question = problem()

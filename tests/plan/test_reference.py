@@ -98,7 +98,7 @@ class Page:
         messages = 2 * mu_cut * (cut_bytes + cut_rows) / k + 4 * mu * row_bytes * (k - 1) / k**2
         messages += 2 * self.m * nu_cut * (cut_bytes + cut_rows > 0)
         messages += 4 * self.m * nu * (k - 1) * (row_bytes > 0)
-        if last - first + 1 < len(self.order):
+        if cut_bytes > 0 or (self.s == 0 and cut_rows > 0):
             DT += 2 * self.m * up_latency
         DT += (2 if self.s == 0 else 1) * w_in * row_bytes * (k - 1) / k**2
         weights = sum(layer.weight_bytes_total for layer in self.profile.layers[first : last + 1])
