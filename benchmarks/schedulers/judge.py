@@ -18,7 +18,7 @@ from heterps_hpc.plan.policy import NUM_FIRST, make_policy, reinforce
 from heterps_hpc.plan.provision import provision
 from heterps_hpc.plan.schedulers import CHEAP, SCHEDULERS
 from heterps_hpc.plan.scorer import Scorer
-from heterps_hpc.plan.search import Budget, Found
+from heterps_hpc.plan.search import LATE, Budget, Found
 
 RULES = CHEAP
 SEARCHES = ("random", "brute-force", "genetic", "bayesian", "rl from nothing", "rl")
@@ -153,7 +153,7 @@ def _score_ratios(table: StageTable) -> list[float]:
     features = features_of(table)
     policy, _ = make_policy("lstm", 0)
     drawn = policy.draw(features, NUM_FIRST, torch.Generator().manual_seed(0))
-    scores = Scorer(table).score(drawn)
+    scores = Scorer(table, worth=LATE).score(drawn)  # as a search does
     hoped = np.where(scores.valid, scores.money, scores.money / Scorer.penalty)
     ratios = []
     for index in np.unique(np.argsort(hoped)[:NUM_SCORES]):

@@ -31,7 +31,6 @@ from benchmarks.schedulers.families import FAMILIES, Family, question
 from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.features import Features, features_of
 from heterps_hpc.plan.policy import WEIGHTS, Elite, Policy, make_policy
-from heterps_hpc.plan.scorer import WORTH
 from heterps_hpc.plan.search import Budget, Search
 
 STEPS = 60_000
@@ -63,8 +62,7 @@ def new_question(number: int, seed: int) -> Live:
     problem = question(varied(family, rng), "train", number, rounds=4)
     if rng.random() < 0.1:
         problem = problem.with_floor(0.0)
-    # scored as the shipped weights learned it, late placements by the grid
-    search = Search(StageTable(problem), Budget(seconds=float("inf")), worth=WORTH)
+    search = Search(StageTable(problem), Budget(seconds=float("inf")))
     return Live(family.name, search, features_of(search.table))
 
 

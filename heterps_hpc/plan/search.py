@@ -57,8 +57,7 @@ class Search:
 
     table: StageTable
     budget: Budget
-    lateness: float = LATENESS  # see Scorer, as the next one
-    worth: float = LATE
+    lateness: float = LATENESS  # see Scorer
     money: float = math.inf
     choices: tuple[Choice, ...] | None = None
     num_scored: int = 0  # repeated placements included
@@ -66,7 +65,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.started = self.budget.clock()
-        self.scorer = Scorer(self.table, lateness=self.lateness, worth=self.worth)
+        self.scorer = Scorer(self.table, lateness=self.lateness, worth=LATE)
         self.thorough = Scorer(self.table, thorough=True)
         self._scores: dict[bytes, float] = {}
         self._waiting: dict[bytes, float] = {}  # not yet provisioned thoroughly
