@@ -36,6 +36,33 @@ def rate(samples_per_second: float) -> str:
     return significant(samples_per_second)
 
 
+def money_at_least(dollars: float) -> str:
+    """Dollars rounded down: a lower bound must not be printed above itself."""
+    return money(_down(dollars, 0.01 if abs(dollars) >= 1 else _step(dollars)))
+
+
+def rate_at_least(samples_per_second: float) -> str:
+    """Samples per second rounded down: a floor of what is printed must still be reached."""
+    step = 1.0 if samples_per_second >= 1000 else _step(samples_per_second)
+    return rate(_down(samples_per_second, step))
+
+
+def rate_at_most(samples_per_second: float) -> str:
+    """Samples per second rounded up, as an upper bound."""
+    step = 1.0 if samples_per_second >= 1000 else _step(samples_per_second)
+    return rate(-_down(-samples_per_second, step))
+
+
+def _down(value: float, step: float) -> float:
+    """A multiple of the step that is no larger, but for rounding."""
+    return math.floor(value / step + 1e-9) * step if math.isfinite(value) else value
+
+
+def _step(value: float) -> float:
+    """One of the last of three significant digits."""
+    return 10.0 ** (math.floor(math.log10(abs(value))) - 2) if value else 1.0
+
+
 def count(number: float) -> str:
     """A whole number with thousands set off."""
     return f"{number:,.0f}"
@@ -110,6 +137,12 @@ def more(fraction: float) -> str:
 def gap(fraction: float) -> str:
     """A distance from an optimum: 0.0 %, 20.0 %, and from twice as much on 59 ×."""
     return more(fraction) if fraction >= 1 else percent(fraction)
+
+
+def gap_at_most(fraction: float) -> str:
+    """The same rounded up: an upper bound must not be printed below itself."""
+    step = 1e-3 if fraction < 1 else 0.1 if fraction < 8.9 else 1.0
+    return gap(-_down(-fraction, step))
 
 
 def shorten(text: str, limit: int) -> str:

@@ -19,6 +19,8 @@ from heterps_hpc.validation import Value
 Positive = Annotated[int, Field(gt=0, le=1_000_000)]  # ranks, nodes, partitions
 NotNegative = Annotated[int, Field(ge=0, le=1_000_000)]
 
+CERTIFIED = 2e-6  # relative: the exact solver proves what is left to HiGHS within half of it
+
 
 class Stage(Value):
     """A maximal run of consecutive layers on one pool, by so many replicas."""
@@ -59,6 +61,11 @@ class Plan(Value):
     optimum_samples_per_second: float | None = None  # instead, if the goal is a budget alone
     gap: float | None = None
     gap_is_bound: bool = False  # the exact solver ran out of time: optimum_money is a lower bound
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether it is proven to be the best, as closely as anything is proven."""
+        return self.gap is not None and not self.gap_is_bound and self.gap < CERTIFIED
 
     @property
     def placement(self) -> dict[str, str]:

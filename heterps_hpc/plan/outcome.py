@@ -28,22 +28,37 @@ def _decision(result: PlanningResult) -> str:
     if plan.optimum_samples_per_second is not None and result.max_money is not None:
         budget = fmt.money(result.max_money)
         text = f"{rate} within {budget}: the job takes {took} and costs {money}"
-        optimum = f"{fmt.rate(plan.optimum_samples_per_second)} samples/s"
-        return text + _proof(plan, "no plan within it is faster", optimum)
-    text = f"{money} at {rate}: the job takes {took}"
-    optimum = "" if plan.optimum_money is None else fmt.money(plan.optimum_money)
-    return text + _proof(plan, "no plan is cheaper", optimum)
+        return text + _proof(plan, "no plan within it is faster")
+    return f"{money} at {rate}: the job takes {took}" + _proof(plan, "no plan is cheaper")
 
 
-def _proof(plan: Plan, optimal: str, optimum: str) -> str:
+def optimum_text(plan: Plan) -> str:
+    """The certified optimum, in money or (of a budget) in speed; a bound is rounded to the side on
+    which it stays true. Empty if there is none."""
+    money, speed = plan.optimum_money, plan.optimum_samples_per_second
+    if money is not None:
+        return fmt.money_at_least(money) if plan.gap_is_bound else fmt.money(money)
+    if speed is not None:
+        return f"{fmt.rate_at_most(speed) if plan.gap_is_bound else fmt.rate(speed)} samples/s"
+    return ""
+
+
+def gap_text(plan: Plan) -> str:
+    """How far the optimum is, or is at most; nothing if that is not known."""
+    if plan.gap is None:
+        return ""
+    return f"≤ {fmt.gap_at_most(plan.gap)}" if plan.gap_is_bound else fmt.gap(plan.gap)
+
+
+def _proof(plan: Plan, optimal: str) -> str:
     """What the exact solver has proven of a plan."""
     if plan.gap is None:
         return ", not proven optimal."
     if plan.gap_is_bound:
-        return f"; nothing better than {optimum} is possible (proven)."
-    if plan.gap < 5e-4:
+        return f"; nothing better than {optimum_text(plan)} is possible (proven)."
+    if plan.is_certified:
         return f"; {optimal} (proven)."
-    return f"; the proven optimum is {optimum}."
+    return f"; the proven optimum is {optimum_text(plan)}."
 
 
 def _giving_way(result: PlanningResult) -> Iterator[str]:
@@ -57,7 +72,7 @@ def _giving_way(result: PlanningResult) -> Iterator[str]:
     what = f"With a floor {percent} lower" if result.floor else f"Accepting {percent} less speed"
     unproven = " (not proven best)" if plan.gap_is_bound else ""
     yield (
-        f"{what} ({fmt.rate(plan.estimate.samples_per_second)} samples/s) it would cost "
+        f"{what} ({fmt.rate_at_least(plan.estimate.samples_per_second)} samples/s) it would cost "
         f"{fmt.money(plan.estimate.money)} instead of "
         f"{fmt.money(result.plan.estimate.money)}{unproven}."
     )

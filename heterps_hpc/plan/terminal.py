@@ -12,6 +12,7 @@ from heterps_hpc import format as fmt
 from heterps_hpc.fit_table import fit_table
 from heterps_hpc.layout import Layout, Plan
 from heterps_hpc.plan.explain import next_floor
+from heterps_hpc.plan.outcome import gap_text, optimum_text
 from heterps_hpc.planning_result import MemoryUse, PlanningResult, together
 
 
@@ -82,14 +83,12 @@ def memory_line(use: MemoryUse) -> str:
 def money_line(plan: Plan) -> str:
     """`money $12.40 · optimum $12.40 · gap 0.0 %`; within a budget the optimum is a speed."""
     parts = [f"money {fmt.money(plan.estimate.money)}"]
-    optimum = None
-    if plan.optimum_money is not None:
-        optimum = fmt.money(plan.optimum_money)
-    elif plan.optimum_samples_per_second is not None:
-        optimum = f"{fmt.rate(plan.optimum_samples_per_second)} samples/s"
-    if optimum is not None and plan.gap is not None:
-        word, at_most = ("bound", "≤ ") if plan.gap_is_bound else ("optimum", "")
-        parts += [f"{word} {optimum}", f"gap {at_most}{fmt.gap(plan.gap)}"]
+    optimum = optimum_text(plan)
+    if optimum and plan.gap is not None:
+        parts += [
+            f"{'bound' if plan.gap_is_bound else 'optimum'} {optimum}",
+            f"gap {gap_text(plan)}",
+        ]
     return " · ".join(parts)
 
 
@@ -108,7 +107,7 @@ def summary_lines(result: PlanningResult) -> list[str]:
         f"{fmt.money(per_million)}/million samples",
     ]
     if result.best is not None and result.best_is_found:
-        most = f"{result.best_at_most:,.0f}" if result.best_at_most else "not bounded"
+        most = fmt.rate_at_most(result.best_at_most) if result.best_at_most else "not bounded"
         lines.append(
             f"bound: the floor is a fraction of {result.best:,.0f} samples/s, the fastest plan "
             f"found in time; what the pools can do at most is {most}"
@@ -120,10 +119,9 @@ def summary_lines(result: PlanningResult) -> list[str]:
         lines.append(f"estimated: pools {names} are described by data sheets, not measured")
     faster = next_floor(plan, list(result.frontier))
     if faster is not None:
-        lines.append(
-            f"next floor: {faster.estimate.samples_per_second:,.0f} samples/s would cost "
-            f"{fmt.money(faster.estimate.money)}"
-        )
+        floor = fmt.rate_at_least(faster.estimate.samples_per_second)
+        cost = fmt.money(faster.estimate.money)
+        lines.append(f"next floor: {floor} samples/s would cost {cost}")
     return lines
 
 
@@ -232,7 +230,7 @@ def comparison_table(result: PlanningResult) -> Table:
             fmt.rate(estimate.samples_per_second),
             fmt.money(estimate.money_per_hour),
             fmt.money(estimate.money),
-            "" if plan.gap is None else fmt.gap(plan.gap),
+            "" if plan.gap is None else gap_text(plan),
             name,
             stages_line(plan),
         )

@@ -79,7 +79,7 @@ def gap_text(plan: Plan) -> str:
     if plan.gap is None:
         return "not certified"
     if plan.gap_is_bound:
-        return f"at most {fmt.gap(plan.gap)}"
+        return f"at most {fmt.gap_at_most(plan.gap)}"
     return fmt.gap(plan.gap)
 
 
@@ -108,16 +108,20 @@ def _decision(run: RecordedRun, plan: Plan) -> str:
         where.append(f"{layers} on {fmt.plural(stage.num_ranks, 'rank')} of {stage.pool}{mark}")
     text = f"{plan.scheduler} put {', then '.join(where)}: {fmt.money(plan.estimate.money)}"
     if plan.gap is not None and plan.optimum_samples_per_second is not None:
-        fastest = f"{fmt.rate(plan.optimum_samples_per_second)} samples/s"
-        proven = "no plan within the budget" if plan.gap < 5e-4 else "the optimum within the budget"
-        how = "is faster" if plan.gap < 5e-4 else f"is {fastest}"
-        return f"{text}; {proven} {how}."
+        fastest = plan.optimum_samples_per_second
+        if plan.gap_is_bound:
+            return (
+                f"{text}; no plan within the budget exceeds {fmt.rate_at_most(fastest)} samples/s."
+            )
+        if plan.is_certified:
+            return f"{text}; no plan within the budget is faster."
+        return f"{text}; the optimum within the budget is {fmt.rate(fastest)} samples/s."
     if plan.gap is None or plan.optimum_money is None:
         return f"{text}; the optimum was not computed."
     if plan.gap_is_bound:
-        bound = fmt.money(plan.optimum_money)
+        bound = fmt.money_at_least(plan.optimum_money)
         return f"{text}; no plan can cost less than {bound}, so the gap is {gap_text(plan)}."
-    if plan.gap < 5e-4:
+    if plan.is_certified:
         return f"{text}, which is the certified optimum."
     return f"{text}; the optimum is {fmt.money(plan.optimum_money)}, {gap_text(plan)} away."
 

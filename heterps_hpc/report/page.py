@@ -81,6 +81,7 @@ def environment() -> Environment:
     )
     made.filters.update(
         money=fmt.money,
+        money_at_least=fmt.money_at_least,
         rate=fmt.rate,
         seconds=fmt.seconds,
         size=fmt.size,
@@ -248,8 +249,10 @@ def tiles(run: RecordedRun, spent: spending.Spending | None) -> list[Tile]:
                 f"predicted, {fmt.money(plan.estimate.money_per_hour)} per hour",
             )
         )
-        optimum = "" if plan.optimum_money is None else fmt.money(plan.optimum_money)
-        kind = "proven bound" if plan.gap_is_bound else "certified optimum"
+        kind, form = "certified optimum", fmt.money
+        if plan.gap_is_bound:
+            kind, form = "proven bound", fmt.money_at_least
+        optimum = "" if plan.optimum_money is None else form(plan.optimum_money)
         note = f"{kind} {optimum}" if optimum else "no optimum was computed"
         found.append(Tile("gap to the optimum", outcome.gap_text(plan), note))
     if spent is not None:

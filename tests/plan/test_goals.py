@@ -187,7 +187,7 @@ def test_the_outcome_begins_with_what_giving_way_would_save() -> None:
     assert easier.estimate.samples_per_second == pytest.approx(28_085, rel=1e-3)
     assert money > 20 * easier.estimate.money
     prices = f"{fmt.money(easier.estimate.money)} instead of {fmt.money(money)}"
-    expected = f"With a floor 6.4 % lower (28,085 samples/s) it would cost {prices}."
+    expected = f"With a floor 6.4 % lower (28,084 samples/s) it would cost {prices}."
     assert result.outcome[1] == expected
     assert "cpu-only has no plan that meets the goal" in result.outcome[2]
 

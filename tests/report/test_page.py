@@ -275,6 +275,10 @@ def test_bound_is_called_a_bound(run: RunDir) -> None:
     text = page_of(run).text
     assert "no plan can cost less than $0.00197, so the gap is at most 2.1 %" in text
     assert "certified optimum" not in text
+    budget = {"optimum_money": None, "optimum_samples_per_second": 61_000.4}
+    data["plan"] |= budget | {"gap": 0.0004}
+    run.layout.write_text(json.dumps(data))
+    assert "no plan within the budget exceeds 61,001 samples/s" in page_of(run).text
 
 
 def test_needs_neither_torch_nor_mpi(charted: RunDir) -> None:
