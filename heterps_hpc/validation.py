@@ -155,7 +155,9 @@ def _of_the_likelier_kind(problems: list[ErrorDetails]) -> list[ErrorDetails]:
     left = list(problems)
     for problem in problems:
         where = problem["loc"][:-1]
-        others = [each for each in left if each is not problem and each["loc"][: len(where)] == where]
+        others = [
+            each for each in left if each is not problem and each["loc"][: len(where)] == where
+        ]
         if problem["type"] == f"{problem['loc'][-1]}_type" and where and others:
             left.remove(problem)
     return left
