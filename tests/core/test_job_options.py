@@ -85,9 +85,7 @@ def test_wrong_options_are_refused(train: dict[str, Any]) -> None:
 
 def test_a_file_in_the_way_of_cold_rows_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(
-        UserError, match=r"spill_dir: \S+/file on \S+ cannot be a directory"
-    ):
+    with pytest.raises(UserError, match=r"spill_dir: \S+/file on \S+ cannot be a directory"):
         table_of({"tables": {"hot_bytes": 1, "spill_dir": str(tmp_path / "file")}})
 
 
