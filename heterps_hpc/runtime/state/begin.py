@@ -23,8 +23,7 @@ from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.stage import StageModules
 from heterps_hpc.runtime.state.restore import load_dense
 from heterps_hpc.runtime.state.table_rows import row_format
-from heterps_hpc.runtime.tables import expected_rows
-from heterps_hpc.table_size import certain_rows
+from heterps_hpc.table_size import certain_rows, expected_rows
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +50,8 @@ def reserve_for_data(rank: Rank) -> None:
     """Get memory for the rows that the data will surely give, before the first batch needs them."""
     if rank.tables is None:
         return
-    said = expected_rows(rank.model, rank.job)  # for these it is there already
     manifest, train = rank.dataset.manifest, rank.job.train
+    said = expected_rows(rank.model, train)  # for these it is there already
     for name in rank.tables.tables:
         rows = certain_rows(rank.model, name, train, manifest.slots, manifest.num_rows)
         if rows > 0 and name not in said:
