@@ -120,7 +120,7 @@ class Scorer:
         near = np.flatnonzero(hoped <= CLOSE * self._least)
         if not len(near):
             return
-        block, (places, values) = block.take(near), (part[near] for part in grid)
+        block, places, values = block.take(near), grid[0][near], grid[1][near]
         value, _ = self._value_of(block, place[near])
         order, which = np.argsort(values, axis=1, kind="stable"), np.arange(len(near))
         step = max(1, values.shape[1] // APART)
