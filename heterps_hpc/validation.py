@@ -158,7 +158,7 @@ def _of_the_likelier_kind(problems: list[ErrorDetails]) -> list[ErrorDetails]:
         others = [
             each for each in left if each is not problem and each["loc"][: len(where)] == where
         ]
-        if problem["type"] == f"{problem['loc'][-1]}_type" and where and others:
+        if where and others and problem["type"] == f"{problem['loc'][-1]}_type":
             left.remove(problem)
     return left
 
