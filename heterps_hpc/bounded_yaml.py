@@ -8,6 +8,7 @@ of what they stand for, before any value is built of them.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ MAX_YAML_BYTES = 256 << 10
 MAX_DEPTH = 60
 MAX_NODES = 10_000
 MAX_JSON_BYTES = 256 << 20  # manifests and profiles, which programs write
+
+# what YAML 1.1 counts in eights or sixties, to the surprise of who wrote it: 010, 1:30
+_SURPRISING = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$")
 
 
 def max_bytes(path: Path) -> int:
@@ -106,7 +110,10 @@ class _BoundedLoader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """The value of a node; where there is none, such as of 2024-13-45, says where it stands."""
         try:
-            return super().construct_object(node, deep=deep)
+            value = super().construct_object(node, deep=deep)
+            if isinstance(value, int | float) and _SURPRISING.match(str(node.value)):
+                raise ValueError(f"YAML reads it as {value}; write the number you mean")
+            return value
         except (ValueError, OverflowError) as error:
             if not isinstance(node, yaml.ScalarNode):
                 raise
