@@ -44,7 +44,10 @@ JOBS: dict[str, tuple[str, str]] = {
     "3,000 nested lists": (job(name="[" * 3000 + "]" * 3000), "nested too deeply"),
     "an integer of 5,000 digits": (job(name="9" * 5000), "line 5: .*5,000 digits"),
     "a date that is none": (job(name="2024-13-45"), "line 5: '2024-13-45': month"),
-    "a number that is octal": (job(train="{batch_size: 010}"), "line 5: '010': YAML reads it as 8;"),
+    "a number that is octal": (
+        job(train="{batch_size: 010}"),
+        "line 5: '010': YAML reads it as 8;",
+    ),
     "hours and minutes": (job(goal="{max_hours: 1:30}"), "line 6: '1:30': YAML reads it as 90;"),
     "a tag on text of another type": (job(train="{batch_size: !!bool maybe}"), "fit its tag"),
     "a tag on nothing": (job(train="{batch_size: !!int ''}"), "fit its tag"),

@@ -91,8 +91,8 @@ POOL = {"name": "cpu", "price_per_hour": 0.04, "max_ranks": 4, "cores_per_node":
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"price_per_hour": 0}, "greater than 0"),
-        ({"price_per_hour": -1}, "greater than 0"),
+        ({"price_per_hour": 0}, "greater than"),
+        ({"price_per_hour": -1}, "greater than"),
         ({"max_ranks": None}, "`max_ranks` or `max_nodes`"),
         ({"cores_per_rank": 8}, "exceeds"),
         ({"device": "cuda"}, "gpus_per_node is 0"),
