@@ -14,6 +14,7 @@ ROUNDS = 40
 NUM_TRIES = 200  # in a round
 NUM_KEPT = 8
 CROSSED = 0.3  # share of offspring of two placements
+TWICE = 0.4  # share that is changed once more
 
 
 def mutations(best: Ints, num: int, num_pools: int, rng: np.random.Generator) -> Ints:
@@ -23,13 +24,16 @@ def mutations(best: Ints, num: int, num_pools: int, rng: np.random.Generator) ->
 
 
 def offspring(best: Ints, num: int, num_pools: int, rng: np.random.Generator) -> Ints:
-    """Changed copies too, but of more of the placements, and some have one's first layers and
-    another's last ones: they leave a dead end more easily."""
-    first, last = (np.minimum(rng.geometric(0.15, num) - 1, len(best) - 1) for _ in range(2))
-    length = best.shape[1]
-    cut = np.where(rng.random(num) < CROSSED, rng.integers(0, length, num), length)
-    both = np.where(np.arange(length) < cut[:, None], best[first], best[last])
-    return changed(both, num_pools, rng)
+    """Changed copies too, but of more of the placements; some have a run of another's layers, and
+    some are changed twice: they leave a dead end more easily."""
+    first, other = (np.minimum(rng.geometric(0.15, num) - 1, len(best) - 1) for _ in range(2))
+    layer = np.arange(best.shape[1])
+    ends = np.sort(rng.integers(0, best.shape[1] + 1, (num, 2)), axis=1)
+    inside = (layer >= ends[:, :1]) & (layer < ends[:, 1:])
+    crossed = inside & (rng.random((num, 1)) < CROSSED)
+    tries = changed(np.where(crossed, best[other], best[first]), num_pools, rng)
+    twice = rng.random((num, 1)) < TWICE
+    return np.where(twice, changed(tries, num_pools, rng), tries)
 
 
 def changed(tries: Ints, num_pools: int, rng: np.random.Generator) -> Ints:
