@@ -4,9 +4,10 @@
 
 All contenders in one run, alternating, on the same cores and the same data; medians of repeats.
 Rates are taken twice: *growing*, in the first pass over the data, when keys are new (TorchRec
-allocates its arrays before the clock starts), and *settled*, in the second. TorchRec runs with and
-without huge pages, and the better one counts. `--quick` measures the limit, ourselves and TorchRec,
-once; `--near` leaves out the peers that are far behind, which take most of a run's time.
+allocates its arrays before the clock starts, and we reserve memory as every run from scratch does),
+and *settled*, in the second. TorchRec runs with and without huge pages, and the better one counts.
+`--quick` measures the limit, ourselves and TorchRec, once; `--near` leaves out the peers that are
+far behind, which take most of a run's time.
 """
 
 from __future__ import annotations
