@@ -8,8 +8,10 @@ that is just being checksummed is as fast as copying a file.
 from __future__ import annotations
 
 import os
+import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -83,7 +85,10 @@ class ShardWriter:
         self._descriptor = -1
         self._writes = InTurn(_MOST_WAITING)
         try:
-            self._make_skeleton({"format": FORMAT, "version": VERSION, "rank": rank, **attributes})
+            with _full_disk_as_error(self._temporary):
+                self._make_skeleton(
+                    {"format": FORMAT, "version": VERSION, "rank": rank, **attributes}
+                )
             self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CLOEXEC)
         except BaseException:
             self.abandon()
@@ -188,6 +193,19 @@ class ShardWriter:
     def __exit__(self, *_: object) -> None:
         if self._descriptor >= 0:
             self.abandon()
+
+
+@contextmanager
+def _full_disk_as_error(path: Path) -> Iterator[None]:
+    """HDF5 tells only in its text why a flush or a close has failed."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        found = re.search(r"errno = (\d+)", str(error))
+        if found is None:
+            raise
+        number = int(found.group(1))
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def structure_checksum(descriptor: int, spec: ShardSpec) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from heterps_hpc.checkpoint import Checkpoint, Contents, DamagedCheckpoint, newest
+from heterps_hpc.checkpoint.shardwriter import PlannedArray, ShardWriter
 from heterps_hpc.checkpoint.store import steps_of
 from heterps_hpc.checkpoint.verify import check_shards, verify
 from heterps_hpc.errors import UserError
@@ -63,6 +67,23 @@ def test_a_pipe_for_a_shard_is_refused(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert "has 0 bytes" in verify(checkpoint).problems[0]
+
+
+@pytest.mark.parametrize("num_bytes", [100, 3000])
+def test_a_disk_that_is_full_at_once_is_an_error_of_the_disk(
+    tmp_path: Path, num_bytes: int
+) -> None:
+    """HDF5 has several kinds of errors for it; a save is given up for one kind alone."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    array = PlannedArray("dense", "a", "value", np.dtype(np.float32), (10,))
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+        with pytest.raises(OSError, match=r"^\[Errno 27\] File too large: '.*\.part'$") as caught:
+            ShardWriter(tmp_path / "shard.h5", 0, [array], {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: flip(path, 3)])

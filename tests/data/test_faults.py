@@ -207,3 +207,25 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
     key_samples = 26 * 2 * 65_536 * 16  # they fill up once, and never grow beyond that
     assert size > 2 * key_samples
     assert int(grown.stdout) < key_samples + 10_000_000
+
+
+FULL_AT_THE_END = """
+import resource, sys
+from pathlib import Path
+from data_prep.synthetic import SyntheticSlot, write_synthetic
+from heterps_hpc.errors import UserError
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, -1))
+try:
+    write_synthetic(Path(sys.argv[1]), 5000, [SyntheticSlot("a")], 2)
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_process_outlives_a_disk_that_is_full_at_the_end(tmp_path: Path) -> None:
+    """An HDF5 file that is left open is written to when Python has ended: a segmentation fault."""
+    command = [sys.executable, "-c", FULL_AT_THE_END, str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the disk is full" in done.stdout
+    assert list((tmp_path / "data").iterdir()) == []

@@ -24,6 +24,7 @@ from heterps_hpc.dataset.manifest import (
     VERSION,
     Compression,
     DatasetShard,
+    FileSpec,
     Schema,
 )
 from heterps_hpc.dataset.write.disk import Sink, disk_errors, settle
@@ -236,6 +237,19 @@ class DatasetShardWriter:
 
     def close(self) -> DatasetShard:
         """Finish, flush to disk and give the shard its name."""
+        try:
+            saved = self._finish()
+        except BaseException:
+            self.abort()  # HDF5 would write through the sink when Python has ended already
+            raise
+        content = xxhash.xxh3_128()
+        for column in self._columns:
+            content.update(column.path.encode() + b"\0" + self._hashes[column.path].digest())
+        return DatasetShard(
+            **saved.model_dump(), num_rows=self.num_rows, content=content.hexdigest()
+        )
+
+    def _finish(self) -> FileSpec:
         with disk_errors(self.path):
             if self._pending_rows:
                 self._flush(keep=0)
@@ -255,13 +269,7 @@ class DatasetShardWriter:
             self._file.close()
             self._sink.check()
             self._sink.close()
-            saved = settle(self._partial, self.path)
-        content = xxhash.xxh3_128()
-        for column in self._columns:
-            content.update(column.path.encode() + b"\0" + self._hashes[column.path].digest())
-        return DatasetShard(
-            **saved.model_dump(), num_rows=self.num_rows, content=content.hexdigest()
-        )
+            return settle(self._partial, self.path)
 
     def _write_chunk_addresses(self) -> None:
         """Record where the chunks lie: asking HDF5 for each takes longer than reading it."""
