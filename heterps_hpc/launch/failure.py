@@ -68,11 +68,11 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     """The reason of the newest failure, or None if it did not fail."""
     if code in (ExitCode.DONE, ExitCode.STOPPED):
         return None
-    ends = events.read(run).newest_start.of(RankEnded)
-    first = next((end for end in ends if end.code != ExitCode.STOPPED), None)
+    start = events.read(run).newest_start
+    first = next((end for end in start.of(RankEnded) if end.code != ExitCode.STOPPED), None)
     if first is not None and code == ExitCode.NOT_SAVED:
         return first.reason
-    stalled = events.read(run).newest_start.last(Stalled)
+    stalled = start.last(Stalled)
     if code == ExitCode.STALLED and stalled is not None and stalled.ranks:
         return f"nothing moved any more: {stalled.ranks[0]}\nlogs: {run.logs}"
     if first is not None:
@@ -105,17 +105,15 @@ def _without_ranks(run: RunDir, printed: list[str]) -> str:
 def _how_launcher_ended(start: History, printed: list[str]) -> str | None:
     """What `heterps` or mpirun did, or what was done to them."""
     stop, end = start.last(StopWanted), start.last(Ended)
-    if end is None:
+    if end is None and printed == _NOTHING:
         return (
             "`heterps` itself was killed, or its machine stopped, and its ranks ended with it; "
             "nobody recorded why"
-            if printed == _NOTHING
-            else None
         )
-    if stop is not None:
+    if end is not None and stop is not None:
         return f"the ranks did not save and end in time ({stop.why}), so they were killed"
-    if (end.status or 0) < 0:
-        return f"mpirun was killed by signal {-(end.status or 0)}, and its ranks ended with it"
+    if end is not None and end.status is not None and end.status < 0:
+        return f"mpirun was killed by signal {-end.status}, and its ranks ended with it"
     return None
 
 
