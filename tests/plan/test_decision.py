@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import product
 from typing import Any
 
@@ -75,9 +76,20 @@ def test_a_cheaper_plan_is_taken_from_the_exact_solver_and_named(
     assert own > taken * 1.01
     line = search_lines(result)[0]
     assert "this plan is exact's, which started from the cheapest of the others" in line
-    assert line.endswith(f"cheaper by {100 * (1 - taken / own):.2g} %")
+    saved = re.search(r"cheaper by ([\d.]+) %$", line)
+    assert saved is not None
+    assert float(saved[1]) == pytest.approx(100 * (1 - taken / own), rel=0.05)
     assert result.alternatives[0].scheduler == "rl"
     assert [point.money for point in result.learning_curve][-1] == pytest.approx(own)
+
+
+@pytest.mark.parametrize(("own", "text"), [(300.0, "99.7 %"), (1.024, "2.3 %"), (1.5, "33.3 %")])
+def test_a_saving_is_printed_in_plain_figures(own: float, text: str) -> None:
+    result = _plan("exact")
+    of_own = result.plan.estimate.model_copy(update={"money": own * result.plan.estimate.money})
+    own_plan = result.plan.model_copy(update={"estimate": of_own})
+    dearer = result.model_copy(update={"asked": "rl", "own_plan": own_plan})
+    assert search_lines(dearer)[0].endswith(f"cheaper by {text}")
 
 
 def test_a_cheaper_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
