@@ -167,6 +167,7 @@ def _useful(
     within = longest * (1 + ROUNDING)
     least, reached = table.parts(pair, pool, low, high), table.parts(pair, pool, high)
     rows, cut = table.rows_seconds(pair, pool, high), table.cut_seconds(pair, pool, high)
+    cut = np.where(table.in_chain[pair], cut, 0.0)  # of tables alone, nobody waits for that
     in_time = np.maximum(least.whole, np.maximum(rows, cut)) <= within
     possible = possible & table.fits(pair, pool, high) & in_time
     there = possible & (reached.whole <= within)  # a block really has it, at one of its counts
