@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.record import Grid
+
 CLOSE = 0.05  # pairs nearer than this do not count for the order
 
 
@@ -35,3 +37,18 @@ def kendall_tau(cases: Sequence[Prediction]) -> float:
         else:
             wrong += 1
     return (right - wrong) / max(right + wrong, 1)
+
+
+def comparison(title: str, cases: Sequence[Prediction]) -> Grid:
+    """Every layout with what was predicted and measured, side by side."""
+    rows = [
+        (
+            f"{c.work}, {c.layout}",
+            c.measured,
+            c.predicted,
+            f"{100 * (c.predicted / c.measured - 1):+.1f}",
+        )
+        for c in cases
+    ]
+    columns = ("layout", "measured, samples/s", "predicted, samples/s", "predicted is off by, %")
+    return Grid(title, columns, tuple(rows))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.peers import cache_folder
-from benchmarks.predictions import Prediction, kendall_tau
+from benchmarks.predictions import Prediction, comparison, kendall_tau
 from benchmarks.record import Report
 from benchmarks.train.contenders import ours
 from benchmarks.train.ours import make_job, parse_stages
@@ -163,12 +163,9 @@ def main() -> None:
         cases += run_workload(work, layouts, 1 if options.quick else options.repeats, folder)
     cores = os.cpu_count() or 1
     judged = [case for case in cases if case.num_ranks <= cores]
-    for case in cases:
-        label = f"{case.work} {case.layout}" + (
-            "" if case in judged else " (more ranks than cores)"
-        )
-        report.add(f"{label} measured", case.measured, "samples/s")
-        report.add(f"{label} predicted", case.predicted, "samples/s")
+    others = [case for case in cases if case not in judged]
+    report.grids.append(comparison("Judged", judged))
+    report.grids.append(comparison("Not judged: more ranks than cores", others))
     errors = [100 * case.error for case in judged]
     report.add("median error", statistics.median(errors), "%", "<= 10")
     report.add("worst error", max(errors), "%", "<= 25")

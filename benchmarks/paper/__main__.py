@@ -28,10 +28,15 @@ from benchmarks.paper.experiment import (
 )
 from benchmarks.paper.picture import draw
 from benchmarks.paper.works import CLUSTERS, FLOORS, MODELS
-from benchmarks.record import Report, standard_options
+from benchmarks.record import Grid, Report, standard_options
 from benchmarks.unlike.runs import cluster_up
 from heterps_hpc.planning_result import Trial
 
+NO_PLAN = "no plan"
+COLUMNS = (
+    *("plan", "of", "samples/s", "predicted", "floor missed by"),
+    *("$ per million samples", "predicted", "times rl's"),
+)
 Found = dict[tuple[str, str, float], dict[str, Trial]]  # by cluster, model and floor; by plan
 
 
@@ -80,38 +85,37 @@ def parse() -> argparse.Namespace:
 
 def tabulate(report: Report, where: str, trials: dict[str, Trial], floor: float) -> None:
     """One model on one cluster at one floor, plan by plan: most schedulers agree on a few."""
-    report.add(f"{where}: floor", floor, "samples/s")
     ratios = cost_against_rl(trials)
     by_plan: dict[str, list[str]] = {}
     for name in (*ASKED, *STATIC):
-        text = shape(trials[name]) if name in trials else "no plan"
-        by_plan.setdefault(text, []).append(name)
-    for text, names in by_plan.items():
-        who = f"{where}: {text} ({', '.join(names)})"
-        if names[0] not in trials:
-            report.notes.append(f"{who}.")
-            continue
-        trial = trials[names[0]]
-        rate = trial.samples_per_second
-        if rate is None:
-            report.notes.append(f"{who} failed: {trial.failed}.")
-            continue
-        if rate < floor:
-            report.notes.append(f"{who} ran {100 * (1 - rate / floor):.1f} % below the floor.")
-        predicted = trial.plan.estimate
-        million = predicted.money_per_hour / 3600 / predicted.samples_per_second * 1e6
-        report.add(f"{who}: cost over rl's", ratios[names[0]], "times")
-        for what, unit, measured, expected in (
-            ("throughput", "samples/s", rate, predicted.samples_per_second),
-            ("money per million samples", "$", money_of(trial), million),
-        ):
-            report.add(f"{who}: {what}", measured, unit)
-            report.add(f"{who}: predicted {what}", expected, unit)
+        by_plan.setdefault(shape(trials[name]) if name in trials else NO_PLAN, []).append(name)
+    without = by_plan.pop(NO_PLAN, [])
+    rows = [
+        row_of(text, ", ".join(names), trials[names[0]], floor, ratios[names[0]])
+        for text, names in by_plan.items()
+    ]
     for name in others(trials):
-        rate = trials[name].samples_per_second
-        if rate is not None:
-            report.add(f"{where}: {name}, throughput", rate, "samples/s")
-            report.add(f"{where}: {name}, money per million samples", money_of(trials[name]), "$")
+        rows.append(row_of(shape(trials[name]), name, trials[name], floor, None))
+    if without:
+        rows.append((NO_PLAN, ", ".join(without), *[""] * (len(COLUMNS) - 2)))
+    report.grids.append(Grid(f"{where} = {floor:,.0f} samples/s", COLUMNS, tuple(rows)))
+
+
+def row_of(
+    text: str, who: str, trial: Trial, floor: float, ratio: float | None
+) -> tuple[str | float, ...]:
+    """What one plan did, beside what was predicted."""
+    rate = trial.samples_per_second
+    if rate is None:
+        return (text, who, f"failed: {trial.failed}", *[""] * (len(COLUMNS) - 3))
+    predicted = trial.plan.estimate
+    million = predicted.money_per_hour / 3600 / predicted.samples_per_second * 1e6
+    missed = "" if rate >= floor else f"{100 * (1 - rate / floor):.1f} %"
+    cost = "" if ratio is None else ratio
+    return (
+        *(text, who, rate, predicted.samples_per_second, missed),
+        *(money_of(trial), million, cost),
+    )
 
 
 def shape(trial: Trial) -> str:

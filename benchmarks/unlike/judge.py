@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.predictions import Prediction, kendall_tau
+from benchmarks.predictions import Prediction, comparison, kendall_tau
 from benchmarks.record import Report
 
 FLOOR = 0.5  # of the best throughput: the question that the chosen layout answers
@@ -40,10 +40,7 @@ def money_over_best(cases: Sequence[PricedPrediction]) -> float:
 
 def judge(report: Report, cluster: str, cases: Sequence[PricedPrediction]) -> None:
     """All records of one cluster."""
-    for case in cases:
-        label = f"{cluster}, {case.work}, {case.layout}"
-        report.add(f"{label}: measured", case.measured, "samples/s")
-        report.add(f"{label}: predicted", case.predicted, "samples/s")
+    report.grids.append(comparison(cluster, cases))
     errors = [100 * case.error for case in cases]
     report.add(f"{cluster}: median error", statistics.median(errors), "%", "<= 10")
     report.add(f"{cluster}: worst error", max(errors), "%", "<= 25")
