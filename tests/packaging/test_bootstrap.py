@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tools.bootstrap import horovod_wheel as horovod
 from tools.bootstrap.cache import Cache, Stamps, content_key, default_cache_dir
 from tools.bootstrap.choices import STAMP, choices_in_force
+from tools.bootstrap.environment import Environment, Settings
 from tools.bootstrap.mpi import MpiBuild, choose_mpi
 from tools.bootstrap.progress import SetupError, StepProgress
 
@@ -113,6 +115,30 @@ def test_unknown_mpi_and_missing_mpicc_are_explained(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SetupError, match="no mpicc on PATH"):
         choose_mpi("system", {})
+
+
+class Recorded(StepProgress):
+    """Commands, not run."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+
+    def run(self, title: str, command: Sequence[str | Path], *_: object, **__: object) -> None:
+        self.commands.append([str(word) for word in command])
+
+
+@pytest.mark.parametrize("torch", ["torch==2.13.0", "torch==2.13.0+cu130", "torch==2.12.1"])
+def test_what_torch_needs_is_pinned_too(torch: str, tmp_path: Path) -> None:
+    pins = {"torch": "2.13.0", "numpy": "2.4.6", "filelock": "4.2.10"}
+    mpi, recorded = choose_mpi("mpich", {"mpich": "5"}), Recorded()
+    settings = Settings(tmp_path, tmp_path, mpi, pins, {}, torch, ())
+    Environment(settings, Cache(tmp_path), recorded)._install_torch()
+    (command,) = recorded.commands
+    assert torch in command
+    assert ("-c" in command) == ("2.13.0" in torch), "another release may need other versions"
+    if "-c" in command:
+        constraints = Path(command[command.index("-c") + 1]).read_text().splitlines()
+        assert constraints == ["numpy==2.4.6", "filelock==4.2.10"]
 
 
 def test_failed_command_shows_its_end_and_names_its_log(tmp_path: Path) -> None:

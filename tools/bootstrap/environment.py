@@ -114,12 +114,26 @@ class Environment:
     def _install_build_tools(self) -> None:
         self._pip("build tools", *(self._pinned(name) for name in BUILD_TOOLS))
 
+    def _pins_digest(self) -> str:
+        return file_digest(self.settings.root / "requirements/pins.txt")
+
+    def _constraints(self) -> Path:
+        """The pins, for what the packages themselves need; without torch, which may be chosen."""
+        pins = {**self.settings.pins}
+        del pins["torch"]
+        constraints = self.settings.venv / "constraints.txt"
+        constraints.write_text("".join(f"{name}=={pin}\n" for name, pin in pins.items()))
+        return constraints
+
     def _torch_key(self) -> str:
-        return " ".join([self.settings.torch, *self.settings.torch_pip_args])
+        return " ".join([self.settings.torch, *self.settings.torch_pip_args, self._pins_digest()])
 
     def _install_torch(self) -> None:
-        numpy = self._pinned("numpy")
-        self._pip("torch", self.settings.torch, numpy, *self.settings.torch_pip_args)
+        settings = self.settings
+        words: list[str | Path] = [settings.torch, self._pinned("numpy"), *settings.torch_pip_args]
+        if settings.torch.startswith(self._pinned("torch")):
+            words += ["-c", self._constraints()]  # another release may need other versions
+        self._pip("torch", *words)
 
     def _packages(self) -> list[str]:
         """All that setup.cfg names, pinned; torch is there, horovod comes as our wheel."""
@@ -133,15 +147,10 @@ class Environment:
         return [self._pinned(name) for name in sorted(wanted)]
 
     def _packages_key(self) -> str:
-        pins = file_digest(self.settings.root / "requirements/pins.txt")
-        return content_key({"packages": self._packages(), "pins": pins, "torch": self._torch_key()})
+        return content_key({"packages": self._packages(), "torch": self._torch_key()})
 
     def _install_packages(self) -> None:
-        constraints = self.settings.venv / "constraints.txt"
-        pins = {**self.settings.pins}
-        del pins["torch"]  # already there, perhaps another build than the pinned one
-        constraints.write_text("".join(f"{name}=={pin}\n" for name, pin in pins.items()))
-        self._pip("packages", "-c", constraints, *self._packages())
+        self._pip("packages", "-c", self._constraints(), *self._packages())
         if self.settings.mpi.mpicc is not None:
             self._pip_mpi4py(self.settings.mpi.mpicc)
 
