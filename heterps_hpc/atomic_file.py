@@ -14,10 +14,13 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}")
 _STALE_SECONDS = 3600.0  # no write takes so long
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write, flush to disk, rename: readers see the old file or the new one, never half."""
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write, flush to disk, rename: readers see the old file or the new one, never half.
+
+    Not `durable`: it need not outlast a crash of the machine, and nobody waits for a busy disk.
+    """
     with naming(path):
-        _write(path, text)
+        _write(path, text, durable)
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, durable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     # opened with the mode of an ordinary file, so that the kernel applies the umask: asking for it
@@ -39,7 +42,8 @@ def _write(path: Path, text: str) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from heterps_hpc import events
 from heterps_hpc.config import WatchSpec
 from heterps_hpc.exit_codes import ExitCode
+from heterps_hpc.heartbeats import read_beats
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.runtime.health import watchdog
+from heterps_hpc.runtime.health.heartbeat import NodeHeartbeats
 from heterps_hpc.runtime.health.phase_timer import PhaseTimer
 from heterps_hpc.runtime.health.watchdog import Watchdog
 from tests.launch.values import make_cluster, make_layout
@@ -28,6 +31,21 @@ class World:
     def Abort(self, code: int) -> None:
         assert code == ExitCode.STALLED
         self.ended.set()
+
+
+def test_heartbeats_do_not_wait_for_a_busy_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank that writes those of its node would be taken for silent."""
+
+    def wait(_: int) -> None:
+        raise AssertionError("a disk may take minutes")
+
+    monkeypatch.setattr(os, "fsync", wait)
+    run, layout = RunDir(tmp_path).create(), make_layout(make_cluster(), ("cpu", 1))
+    beats = NodeHeartbeats(watchdog.MPI.COMM_SELF, layout, run, every=0.0)
+    beats.beat(PhaseTimer())
+    assert [beat.rank for beat in read_beats(run)] == [0]
 
 
 @pytest.mark.parametrize("moves_again", [False, True])

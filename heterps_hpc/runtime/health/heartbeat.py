@@ -100,7 +100,8 @@ class NodeHeartbeats:
             every_seconds=self._every,
             beats=tuple(self._beat(slot) for slot in self._slots if slot["pid"]),
         )
-        write_atomically(self._path, node.model_dump_json() + "\n")
+        # the thread that waited for a busy disk would be taken for silent
+        write_atomically(self._path, node.model_dump_json() + "\n", durable=False)
 
     def _beat(self, slot: np.void) -> Beat:
         entry = self._layout.ranks[int(slot["rank"])]
