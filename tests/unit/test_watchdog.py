@@ -67,3 +67,29 @@ def test_a_run_that_moves_again_was_only_slow(
             time.sleep(0.01)
         assert world.ended.wait(0.0 if moves_again else 10.0) is not moves_again
         assert bool(events.read(run).last(events.Stalled)) is not moves_again
+
+
+def test_the_report_waits_for_the_stacks_of_ranks_that_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine they are late; of a rank that shows no life nobody expects them."""
+    world = World()
+    monkeypatch.setattr(watchdog, "MPI", world)
+    monkeypatch.setattr(watchdog, "_SECONDS_FOR_STACKS", 0.1)
+    run = RunDir(tmp_path).create()
+    run.stack(1).write_text("of an earlier stall")
+    os.utime(run.stack(1), (1e9, 1e9))
+    spec = WatchSpec.parse({"stall_seconds": 0.2, "heartbeat_seconds": 0.04}, "test")
+    layout = make_layout(make_cluster(), ("cpu", 3))
+    with Watchdog(0, layout, run, spec, PhaseTimer()).running():
+        while not run.stack(0).exists():
+            (run.heartbeats / "start-00001").touch()
+            time.sleep(0.01)
+        time.sleep(0.5)
+        assert not events.read(run).last(events.Stalled)
+        run.stack(1).write_text("where it waits\n")
+        assert world.ended.wait(10.0)
+    (report,) = run.logs.glob("stall-*.txt")
+    text = report.read_text()
+    assert "rank 1:\nwhere it waits\n" in text
+    assert text.endswith("rank 2:\nno stack: the rank is silent\n")

@@ -30,6 +30,7 @@ from heterps_hpc.runtime.world import SECONDS_FOR_LAST_LINES
 log = logging.getLogger(__name__)
 
 _SECONDS_FOR_STACKS = 3.0  # other ranks notice within a tick or two
+_SECONDS_FOR_LATE_STACKS = 10.0  # on a busy machine they need longer
 _SECONDS_FOR_REPORT = 20.0  # then we stop even if the rank that reports is gone
 
 
@@ -117,7 +118,11 @@ class Watchdog:
         if self._is_over_after(_SECONDS_FOR_STACKS if is_reporter else _SECONDS_FOR_REPORT, since):
             return
         if is_reporter:
-            self._report()
+            give_up = time.monotonic() + _SECONDS_FOR_LATE_STACKS
+            while self._lacks_stacks(since) and time.monotonic() < give_up:
+                if self._is_over_after(self._tick_seconds, since):
+                    return
+            self._report(since)
         if self._spec.on_stall != "stop" or self._is_over_after(SECONDS_FOR_LAST_LINES, since):
             return
         with _whatever_the_disk_says():
@@ -137,16 +142,19 @@ class Watchdog:
                     return True
         return False
 
-    def _is_reporter(self) -> bool:
-        """One rank reports for all: the first that is alive."""
+    def _alive(self) -> list[int]:
+        """Ranks that show that they live."""
         if self._heartbeats is None:
-            return self._rank == min(self._marks.fresh(), default=self._rank)
+            return self._marks.fresh()
         silent_after = SILENT_FACTOR * self._spec.heartbeat_seconds
         now = time.time()
-        alive = [b.rank for b in read_beats(self._run_dir) if not b.is_silent(now, silent_after)]
-        return self._rank == min(alive, default=self._rank)
+        return [b.rank for b in read_beats(self._run_dir) if not b.is_silent(now, silent_after)]
 
-    def _report(self) -> None:
+    def _is_reporter(self) -> bool:
+        """One rank reports for all: the first that is alive."""
+        return self._rank == min(self._alive(), default=self._rank)
+
+    def _report(self, since: float) -> None:
         if self._heartbeats is None:
             lines = [self._marks.describe_missing()]
         else:
@@ -154,23 +162,37 @@ class Watchdog:
         report = self._run_dir.stall_report(self._timer.step)
         what = f"no progress for {self._spec.stall_seconds:g} s; stacks are in {report}"
         with _whatever_the_disk_says():
-            report.write_text("\n".join([*lines, "", self._all_stacks()]), encoding="utf-8")
+            report.write_text("\n".join([*lines, "", self._all_stacks(since)]), encoding="utf-8")
             events.record(self._run_dir, events.Stalled(step=self._timer.step, ranks=lines))
         log.error("%s\n%s", what, "\n".join(lines))
         sys.stderr.write("\n".join([f"heterps: {what}", *lines]) + "\n")
         sys.stderr.flush()
 
     def _dump_stacks(self) -> None:
-        with self._run_dir.stack(self._rank).open("w") as file:
+        path = self._run_dir.stack(self._rank)
+        part = path.with_suffix(".part")
+        with part.open("w") as file:
             faulthandler.dump_traceback(file, all_threads=True)
+        part.replace(path)  # whole at once: another rank waits for it
 
-    def _all_stacks(self) -> str:
+    def _has_stack(self, rank: int, since: float) -> bool:
+        """Whether a rank has written its stacks, in this stall."""
+        try:
+            return self._run_dir.stack(rank).stat().st_mtime > since
+        except OSError:
+            return False
+
+    def _lacks_stacks(self, since: float) -> bool:
+        return not all(self._has_stack(rank, since) for rank in self._alive())
+
+    def _all_stacks(self, since: float) -> str:
         """The stacks that ranks wrote in the last moments; a stopped rank has none."""
-        recent = time.time() - 2 * _SECONDS_FOR_REPORT
+        alive = self._alive()
         parts = []
         for rank in range(self._layout.num_ranks):
-            path = self._run_dir.stack(rank)
-            fresh = path.exists() and path.stat().st_mtime > recent
-            text = path.read_text(errors="replace") if fresh else "no stack: the rank is silent\n"
+            if self._has_stack(rank, since):
+                text = self._run_dir.stack(rank).read_text(errors="replace")
+            else:
+                text = f"no stack: the rank is {'too slow' if rank in alive else 'silent'}\n"
             parts.append(f"rank {rank}:\n{text}")
         return "\n".join(parts)
