@@ -4,9 +4,10 @@
 
 Each mutation of a job, a cluster, a layout, a profile, a dataset manifest or a checkpoint manifest
 is either accepted, and then survives everything that is done with it before ranks start, or is
-refused by one UserError of a few short lines; in 5 seconds and 500 MB. Runs as a process of its
-own, so that memory is limited and a crash is seen. Prints how many were refused, by file. What was
-accepted stays in FOLDER/accepted, for tests.faults.run_accepted.
+refused by one UserError of a few short lines; in 5 seconds of the processor, which others may keep
+busy, and 500 MB. Runs as a process of its own, so that memory is limited and a crash is seen.
+Prints how many were refused, by file. What was accepted stays in FOLDER/accepted, for
+tests.faults.run_accepted.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ CLUSTER = Cluster(
     )
 )
 MAX_SECONDS = 5
+MAX_SECONDS_WAITING = 60
 SPARE_BYTES = 500 << 20
 MAX_MESSAGE = 4000
 
@@ -254,8 +256,8 @@ def try_one(inputs: Inputs, what: str, seed: int) -> bool:
         return True
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     inputs.distinct.add((what, json.dumps(data, sort_keys=True)))
-    started = time.monotonic()
-    signal.alarm(2 * MAX_SECONDS)
+    started = time.process_time()
+    signal.alarm(MAX_SECONDS_WAITING)
     try:
         inputs.use[what](path)
         shutil.copy(path, inputs.folder / "accepted" / f"{what}-{seed}{suffix}")
@@ -271,8 +273,8 @@ def try_one(inputs: Inputs, what: str, seed: int) -> bool:
         sys.exit(f"{what} {seed}, {changed}: {type(error).__name__} is not an error for users")
     finally:
         signal.alarm(0)
-    if time.monotonic() - started > MAX_SECONDS:
-        sys.exit(f"{what} {seed}, {changed}: took {time.monotonic() - started:.1f} s")
+    if time.process_time() - started > MAX_SECONDS:
+        sys.exit(f"{what} {seed}, {changed}: took {time.process_time() - started:.1f} s")
     return refused
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,13 @@ NUM_RANKS = 3
 MOST_PHASES = 60  # every rank goes through more than these
 
 
-def shared_memory() -> set[Path]:
-    """Files of MPICH that take memory of this machine."""
-    return set(Path("/dev/shm").glob("mpich_shm_*"))
+def shared_memory() -> set[str]:
+    """Files of MPICH that take memory of this machine, and that no process uses any more."""
+    found = {str(path) for path in Path("/dev/shm").glob("mpich_shm_*")}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):  # it has ended
+            found -= {line.split()[-1] for line in maps.read_text().splitlines() if "/" in line}
+    return found
 
 
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
