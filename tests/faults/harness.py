@@ -68,8 +68,14 @@ class Started:
     mark: str
 
     def end(self, timeout: float = 240) -> tuple[int, str]:
-        """Wait for its end: exit code and what it printed."""
-        printed, _ = self.process.communicate(timeout=timeout)
+        """Wait for its end: exit code and what it printed; nothing is left of one that hangs."""
+        try:
+            printed, _ = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            for process, _ in list(self.family()):
+                with suppress(psutil.Error):
+                    process.kill()
+            raise
         return self.process.returncode, printed
 
     def left(self, seconds: float = 10) -> list[psutil.Process]:
