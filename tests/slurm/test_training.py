@@ -70,7 +70,7 @@ def test_requeue_after_the_signal_continues_bit_for_bit(
     slurm: SlurmClient, tmp_path: Path, data: Path, expected: Learned
 ) -> None:
     job = train_on_slurm(slurm, tmp_path, make_job(data, max_restarts=1))
-    job.wait_for_step(60)
+    job.wait_for_step(20)  # the first that it reports: all of it takes but a second or two
     slurm.run("scancel", "--signal=USR1", str(job.job_id))
     job.skip_the_delay()
     assert job.wait(150) == ExitCode.DONE, job.log()
