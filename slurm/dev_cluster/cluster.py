@@ -222,6 +222,8 @@ class DevCluster:
         return "\n".join(lines[-8:])
 
     def _client(self, command: list[str]) -> str:
+        if not self.is_up():
+            raise ClusterError(f"no cluster is up in {self.spec.folder}")
         done = subprocess.run(
             command, capture_output=True, text=True, env=self.spec.environment(), timeout=30
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heterps_hpc.errors import UserError
 from slurm.dev_cluster.spec import ClusterError, Node
 
 SHIPPED = Path(__file__).with_name("nodes")
@@ -26,6 +27,8 @@ MIN_CORES = 0.1  # the kernel gives no less than 1 ms of a period of 10 ms
 SYSTEM_MEMORY_MB = 300  # of a node, which ranks cannot have: slurmd, steps and page tables
 UNLIMITED_MBIT = 10_000  # about what the host's own network gives
 MIN_MEMORY_MB = 2 * SYSTEM_MEMORY_MB
+HOST_MEMORY_MB = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+ALL_NODES = "all"  # the partition of every node, which slurm.conf has besides
 
 
 @dataclass(frozen=True)
@@ -85,15 +88,17 @@ def find_nodes_file(name: str) -> Path:
 def load_nodes(path: Path, num_host_cores: int | None = None) -> NodesFile:
     """Read and check a file; every mistake is one line that names the file."""
     try:
-        import yaml
+        from heterps_hpc.bounded_yaml import read_data
     except ImportError:
         raise ClusterError(
             "a file of nodes needs PyYAML; run `make setup`, or set PYTHON to one that has it"
         ) from None
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ClusterError(f"{path}: {' '.join(str(error).split())}") from None
+        content = read_data(path, path.read_text())
+    except UserError as error:
+        raise ClusterError(str(error)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(f"{path}: {error}") from None
     cores = num_host_cores or len(os.sched_getaffinity(0))
     try:
         return _parse(content, path.stem, cores)
@@ -139,6 +144,8 @@ def _node(name: str, entry: object, link: object) -> Node:
     partition = fields.get("partition")
     if not isinstance(partition, str) or not re.fullmatch(r"[A-Za-z][\w-]*", partition):
         raise ClusterError(f"node {name}: partition is {partition!r}; give it a name")
+    if partition.lower() in (ALL_NODES, "default"):
+        raise ClusterError(f"node {name}: Slurm has a partition {partition!r} already; rename it")
     cores = _number(fields, "cores", name)
     if cores < MIN_CORES:
         raise ClusterError(
@@ -148,6 +155,10 @@ def _node(name: str, entry: object, link: object) -> Node:
     if memory < MIN_MEMORY_MB:
         raise ClusterError(
             f"node {name}: memory_mb is {memory:g}; slurmd and a rank need {MIN_MEMORY_MB}"
+        )
+    if memory > HOST_MEMORY_MB:
+        raise ClusterError(
+            f"node {name}: memory_mb is {memory:g}, this host has {HOST_MEMORY_MB}; lower it"
         )
     mbit = None if link is None else _number({"link": link}, "link", name)
     return Node.limited(name, partition, cores, int(memory), mbit)

@@ -72,9 +72,12 @@ def test_file_of_nodes(tmp_path: Path) -> None:
         (", fast: {price_per_hour: 0.4}", "", "partition 'fast' has no pool; add `fast:"),
         ("fast: {p", "gpu: {price_per_hour: 1}, fast: {p", "pool 'gpu' has no nodes"),
         ("memory_mb: 1000", "memory_mb: 100", "node s1: memory_mb is 100"),
+        ("memory_mb: 1000", "memory_mb: 90000000", "node s1: memory_mb is 9e+07, this host has "),
+        ("partition: slow", "partition: all", "node s1: Slurm has a partition 'all' already"),
+        ("  f1:", "  s1:", "own.yaml: not valid YAML: key 's1' is there 2 times"),
         ("links:", "wires:", "unknown key 'wires'; keys are links, name, nodes, pools"),
         ("  f1:", "  Fast-1:", "node name 'Fast-1' must be one to eight small letters"),
-        ("nodes:", "nodes: [", "own.yaml: while parsing"),
+        ("nodes:", "nodes: [", "own.yaml: not valid YAML: line "),
     ],
 )
 def test_bad_file_is_one_line(tmp_path: Path, old: str, new: str, problem: str) -> None:
