@@ -4,6 +4,7 @@ Which quantity which time gives:
 
     OCT of embeddings      phases pull and push of the stages on a pool: one factor per pool
     OCT of dense layers    phases forward, backward and update: one factor per pool
+    keys' loading          phase read of the ranks with tables: one factor per pool
     F                      what is left of a batch besides these, messages, summing and waiting
     moving data            the seconds of a whole batch: once computing is right, what prediction
                            and run still differ by is one factor on links, messages and summing, as
@@ -66,9 +67,9 @@ def _computing(
     predict: Predict,
     pool: str,
 ) -> tuple[Profile, str]:
-    """Correct OCT and F of one pool; a run's reading is in F."""
-    besides = {"read_key_seconds": 0.0, "tables_batch_seconds": None}
-    profile = _with_pool(profile, profile.pool(pool).model_copy(update=besides))
+    """Correct OCT, loading and F of one pool; what dense stages read is in F, and all reading of a
+    run too short for the prediction to have any."""
+    profile = _with_term(profile, pool, "tables_batch_seconds", None)
     mine = [index for index, stage in enumerate(stages) if stage.pool == pool]
 
     def predicted(without: Profile) -> float:
@@ -81,6 +82,11 @@ def _computing(
         by_stage = ([of(t) for t in times if t.stage == index] for index in mine)
         return sum(sum(values) / len(values) for values in by_stage)
 
+    loading = predicted(_with_term(profile, pool, "read_key_seconds", 0.0))
+    if loading > 0:
+        factor = measured(_loading) / loading
+        now = profile.pool(pool).read_key_seconds * factor
+        profile = _with_term(profile, pool, "read_key_seconds", now)
     kinds = (True, False)  # embeddings, dense layers
     took = {
         True: measured(lambda times: times.per_step(*TABLE_PHASES)),
@@ -92,7 +98,8 @@ def _computing(
         return profile, f"{pool}: no computing seen"
     overall = sum(took[kind] for kind in ran) / sum(thought[kind] for kind in ran)
     factors = {kind: took[kind] / thought[kind] if kind in ran else overall for kind in kinds}
-    fixed = measured(_fixed) - predicted(_with_fixed(profile, pool, 0.0, without_micro=True))
+    besides = measured(_fixed) - (measured(_loading) if loading > 0 else 0.0)
+    fixed = besides - predicted(_with_fixed(profile, pool, 0.0, without_micro=True))
     now = profile.pool(pool).batch_seconds + fixed / len(mine)
     profile = _with_fixed(_scaled(profile, pool, factors), pool, max(0.0, now))
     text = f"{pool}: tables ×{factors[True]:.3g}, dense layers ×{factors[False]:.3g}"
@@ -104,6 +111,11 @@ def _fixed(times: RankTimes) -> float:
     elsewhere = {*FIXED_PHASES, *OUTSIDE_TRAINING}
     known = [phase for phase in Phase if phase not in elsewhere]
     return max(0.0, times.training_seconds / times.steps - times.per_step(*known))
+
+
+def _loading(times: RankTimes) -> float:
+    """Seconds of a batch that a rank with tables waits for its keys."""
+    return times.per_step(Phase.READ) if times.per_step(*TABLE_PHASES) > 0 else 0.0
 
 
 def _moving(
@@ -155,6 +167,10 @@ def _scaled(profile: Profile, pool: str, factors: dict[bool, float]) -> Profile:
 def _with_pool(profile: Profile, timing: PoolTiming) -> Profile:
     others = tuple(each for each in profile.pools if each.pool != timing.pool)
     return profile.model_copy(update={"pools": (*others, timing)})
+
+
+def _with_term(profile: Profile, pool: str, name: str, value: float | None) -> Profile:
+    return _with_pool(profile, profile.pool(pool).model_copy(update={name: value}))
 
 
 def _with_fixed(

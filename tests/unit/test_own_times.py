@@ -120,6 +120,26 @@ def test_each_term_gets_what_its_phases_show() -> None:
     assert "first" in found.notes[-1]
 
 
+def test_what_ranks_with_tables_read_corrects_the_loading_of_keys() -> None:
+    """What a dense stage reads is no keys: it counts as fixed."""
+
+    def with_keys(profile: Profile) -> Profile:
+        embedding = profile.layers[0].model_copy(update={"keys_per_sample": 10.0})
+        pools = tuple(each.model_copy(update={"read_key_seconds": 5e-6}) for each in profile.pools)
+        layers = (embedding, *profile.layers[1:])
+        return profile.model_copy(update={"layers": layers, "pools": pools})
+
+    loading = estimate(with_keys(TRUE)).stages[0].compute_seconds
+    loading -= estimate(TRUE).stages[0].compute_seconds
+    found = corrected(with_keys(TRUE), STAGES, times_of(TRUE), estimate, "first")
+    waited = TRUE.pool("slow").batch_seconds  # the fixture's phase `read`
+    factor = waited / loading
+    assert found.pool("slow").read_key_seconds == pytest.approx(5e-6 * factor, rel=0.01)
+    assert found.pool("slow").batch_seconds == pytest.approx(0.0, abs=1e-3)
+    assert found.pool("fast").read_key_seconds == 5e-6
+    assert found.pool("fast").batch_seconds == pytest.approx(0.02, rel=0.01)
+
+
 def test_a_pool_that_was_not_used_keeps_its_times() -> None:
     alone = (Stage(pool="slow", layers=LAYERS, num_ranks=1),)
 
