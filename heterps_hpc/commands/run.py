@@ -13,6 +13,7 @@ from heterps_hpc.commands.tasks import task
 from heterps_hpc.config import Job
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest, launcher_for
+from heterps_hpc.launch.slurm.partitions import check_partitions
 from heterps_hpc.launch.slurm.slurm_cli import check_slurm_answers
 from heterps_hpc.layout import Layout
 from heterps_hpc.profile import Profile
@@ -36,6 +37,8 @@ def run(
     if on == "slurm":
         check_slurm_answers()
     with freeze(source, run_dir, resume=resume) as (job, cluster, directory):
+        if on == "slurm":
+            check_partitions(cluster)
         with task(directory, "data"):
             ready_data(job)
         check_first_weights(job, directory)

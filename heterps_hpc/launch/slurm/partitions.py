@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from heterps_hpc.cluster import Cluster
+from heterps_hpc.errors import UserError
 from heterps_hpc.launch.slurm.slurm_cli import call
 
 # partition, nodes, cores and MB of a node, its generic resources; a line per kind of node
@@ -25,6 +27,18 @@ class Partition:
 def partitions() -> list[Partition]:
     """All partitions that Slurm shows to this user."""
     return parse(call("sinfo", "--noheader", f"--format={FORMAT}"))
+
+
+def check_partitions(cluster: Cluster) -> None:
+    """Refuse a pool on a partition that is not there; Slurm would after others were measured."""
+    known = call("sinfo", "--all", "--noheader", "--format=%R").split()
+    for pool in cluster.pools:
+        for name in (pool.partition or "").split(","):
+            if name and name not in known:
+                raise UserError(
+                    f"pool {pool.name!r} is on partition {name!r}, which Slurm does not have; it "
+                    f"has {', '.join(dict.fromkeys(known))}"
+                )
 
 
 def parse(output: str) -> list[Partition]:
