@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from heterps_hpc.plan.cost_model import StageTable, estimate
+from heterps_hpc.plan.exact.deadline import Deadline
 from heterps_hpc.plan.exact.labels import _undominated, _with_waits
 from heterps_hpc.plan.exact.solver import solve
 from tests.plan import test_messages
@@ -108,6 +110,19 @@ def test_time_is_counted_by_the_clock_of_whoever_asks() -> None:
     cut_off = solve(table, seconds=2.0, clock=lambda: next(ticks))
     assert not cut_off.proven
     assert 1 < next(ticks) < 20
+
+
+def test_a_solver_that_knows_only_the_wall_gets_as_many_seconds_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a core that others have for three quarters of the time."""
+    wall = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: wall[0])
+    own = Deadline.after(10.0, lambda: wall[0] / 4)
+    assert own.wall_left == own.left == 10.0  # nothing is known yet
+    wall[0] += 8.0
+    assert own.left == 8.0
+    assert own.within(2.0).wall_left == 8.0
 
 
 def test_ranks_that_only_a_neighbour_gains_by_are_considered() -> None:

@@ -88,7 +88,7 @@ def by_milp(
     picked = promising(options, inside.bounds, trial)
     if len(picked) > MAX_OPTIONS:
         return None
-    answer = best_of_interval(options, picked, inside.bounds, deadline.left, gap)
+    answer = best_of_interval(options, picked, inside.bounds, deadline.wall_left, gap)
     if answer.path:
         offer_path(options, answer.path, incumbent)
     return answer

@@ -94,7 +94,8 @@ def solve(
     """The best plan over all placements, or over the rank counts of the given stages.
 
     `max_intervals` bounds the effort whatever the machine's speed, so that a search that calls
-    this stays repeatable. `seconds` are those of `clock`; HiGHS only knows the wall's.
+    this stays repeatable. `seconds` are those of `clock`; HiGHS, which only knows the wall's, gets
+    as many of these as they took so far.
     """
     deadline = Deadline.after(seconds, clock)
     options = make_options(table, runs)
