@@ -15,6 +15,8 @@ from heterps_hpc.plan.explain import next_floor
 from heterps_hpc.plan.outcome import gap_text, optimum_text
 from heterps_hpc.planning_result import MemoryUse, PlanningResult, together
 
+CURVE_POINTS = 3  # of a learning curve, after its first
+
 
 def show(result: PlanningResult, layout: Layout, console: Console | None = None) -> None:
     """Print the outcome, the stages, the money, the baselines and the frontier."""
@@ -100,6 +102,7 @@ def summary_lines(result: PlanningResult) -> list[str]:
     lines = [
         money_line(plan),
         *search_lines(result),
+        *learning_lines(result),
         f"{fmt.rate(estimate.samples_per_second)} samples/s{_goal(result)} · "
         f"{fmt.seconds(estimate.seconds_per_batch)} per batch · "
         f"{fmt.seconds(estimate.hours * 3600)}",
@@ -167,6 +170,18 @@ def search_lines(result: PlanningResult) -> list[str]:
     elif plan.scheduler == together(asked):
         whose = f"of both: exact started from the cheapest, ran out of time, and {asked} continued"
     return [f"{line}; this plan is {whose}, cheaper by {_difference(saving)}"]
+
+
+def learning_lines(result: PlanningResult) -> list[str]:
+    """What the scheduler's best plan cost meanwhile: its learning curve in a few points."""
+    points = result.learning_curve
+    if len(points) < 2 or (result.max_money is not None and not result.floor):
+        return []  # within a budget alone it searched at several floors, in turn
+    places = sorted({round(i * (len(points) - 1) / CURVE_POINTS) for i in range(CURVE_POINTS + 1)})
+    steps = [
+        f"{fmt.money(points[place].money)} after {points[place].placements:,}" for place in places
+    ]
+    return [f"best plan while it searched: {', '.join(steps)} placements"]
 
 
 def _difference(percent: float) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from heterps_hpc import format as fmt
 from heterps_hpc.plan import planner, question
 from heterps_hpc.plan.cost_model import StageTable
 from heterps_hpc.plan.exact.solver import Solution
 from heterps_hpc.plan.provision import provision
 from heterps_hpc.plan.schedulers import SCHEDULERS
 from heterps_hpc.plan.search import Budget, Found
-from heterps_hpc.plan.terminal import search_lines
+from heterps_hpc.plan.terminal import learning_lines, search_lines
 from heterps_hpc.planning_result import PlanningResult
 from tests.plan.test_make import small_cluster, small_job, small_model, small_profile
 
@@ -81,6 +82,8 @@ def test_a_cheaper_plan_is_taken_from_the_exact_solver_and_named(
     assert float(saved[1]) == pytest.approx(100 * (1 - taken / own), rel=0.05)
     assert result.alternatives[0].scheduler == "rl"
     assert [point.money for point in result.learning_curve][-1] == pytest.approx(own)
+    curve = f"{fmt.money(2 * own)} after 3, {fmt.money(own)} after 8 placements"
+    assert learning_lines(result) == [f"best plan while it searched: {curve}"]
 
 
 @pytest.mark.parametrize(("own", "text"), [(300.0, "99.7 %"), (1.024, "2.3 %"), (1.5, "33.3 %")])
