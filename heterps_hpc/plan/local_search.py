@@ -13,8 +13,10 @@ from heterps_hpc.plan.scorer import Scorer
 ROUNDS = 40
 NUM_TRIES = 200  # in a round
 NUM_KEPT = 8
-CROSSED = 0.3  # share of offspring of two placements
-TWICE = 0.4  # share that is changed once more
+CROSSED = 0.5  # share of offspring of two placements,
+DRAWN = 0.5  # of these, with one that the policy has just drawn,
+AS_IT_IS = 0.5  # and of these, without a further change
+TWICE = 0.4  # share of the others that is changed twice
 
 
 def mutations(best: Ints, num: int, num_pools: int, rng: np.random.Generator) -> Ints:
@@ -23,17 +25,26 @@ def mutations(best: Ints, num: int, num_pools: int, rng: np.random.Generator) ->
     return changed(best[parent], num_pools, rng)
 
 
-def offspring(best: Ints, num: int, num_pools: int, rng: np.random.Generator) -> Ints:
-    """Changed copies too, but of more of the placements; some have a run of another's layers, and
-    some are changed twice: they leave a dead end more easily."""
+def offspring(
+    best: Ints, num: int, num_pools: int, rng: np.random.Generator, drawn: Ints | None = None
+) -> Ints:
+    """Changed copies too, but of more of the placements: many have a run of layers of another one,
+    or of one that the policy has drawn, with or without a further change, and some are changed
+    twice: they leave a dead end more easily."""
     first, other = (np.minimum(rng.geometric(0.15, num) - 1, len(best) - 1) for _ in range(2))
     layer = np.arange(best.shape[1])
     ends = np.sort(rng.integers(0, best.shape[1] + 1, (num, 2)), axis=1)
     inside = (layer >= ends[:, :1]) & (layer < ends[:, 1:])
     crossed = inside & (rng.random((num, 1)) < CROSSED)
-    tries = changed(np.where(crossed, best[other], best[first]), num_pools, rng)
+    source = best[other]
+    if drawn is not None:
+        of_policy = rng.random((num, 1)) < DRAWN
+        source = np.where(of_policy, drawn[rng.integers(0, len(drawn), num)], source)
+    tries = np.where(crossed, source, best[first])
+    as_it_is = crossed.any(axis=1, keepdims=True) & (rng.random((num, 1)) < AS_IT_IS)
     twice = rng.random((num, 1)) < TWICE
-    return np.where(twice, changed(tries, num_pools, rng), tries)
+    once = changed(tries, num_pools, rng)
+    return np.where(as_it_is, tries, np.where(twice, changed(once, num_pools, rng), once))
 
 
 def changed(tries: Ints, num_pools: int, rng: np.random.Generator) -> Ints:

@@ -22,6 +22,8 @@ the seed; only the number of rounds depends on the time.
 
 from __future__ import annotations
 
+import math
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +43,8 @@ SHARPER = 0.7  # half of them from logits divided by this: nearer to the likelie
 NUM_DRAWS = 64  # N: placements drawn in a round,
 NUM_MUTATIONS = 192  # and new ones that come of the best by mutation, so many times
 MUTATED = 8
-NUM_ELITE = 24  # best placements that are kept
+NUM_ELITE = 24  # best placements that are kept,
+APART = 0.15  # half of them ones that differ in this share of the layers
 WIDTH = 48  # of x
 HIDDEN = 64  # of h
 LEARNING_RATE = {True: 2e-3, False: 1e-2}  # with weights, from nothing
@@ -250,7 +253,7 @@ def learn(
         baseline = mean if baseline is None else _mix(baseline, mean)
         sigma = _mix(sigma, float(reward.std()) + 1e-6)
         for _ in range(MUTATED):
-            elite.mutate(search, rng)
+            elite.mutate(search, rng, placements)
         log_prob, entropy = policy(features, np.concatenate([placements, elite.placements[:1]]))
         advantage = ((reward - baseline) / sigma).clamp(-3.0, 3.0)
         bonus = ENTROPY * 0.98**round_ * entropy
@@ -266,8 +269,19 @@ def learn(
         round_ += 1
 
 
+def apart(placements: Ints, num: int, layers: int) -> list[int]:
+    """The first of the placements, and of the others the first ones that differ from all before
+    them in so many layers."""
+    left, kept = np.ones(len(placements), dtype=np.bool_), []
+    while len(kept) < num and left.any():
+        kept.append(int(left.argmax()))
+        left &= (placements != placements[kept[-1]]).sum(axis=1) >= layers
+    return kept
+
+
 class Elite:
-    """The best placements that one policy has drawn, or that came of them by mutation."""
+    """The best placements that one policy has drawn, or that came of them by mutation: in turn the
+    best of all, and the best that are unlike each other, so that not all are kin of one."""
 
     def __init__(self) -> None:
         self.placements: Ints = np.zeros((0, 0), dtype=np.int64)
@@ -279,16 +293,19 @@ class Elite:
         if len(self.money):
             placements = np.concatenate([self.placements, placements])
         values = np.concatenate([self.money, money])
-        near = np.argsort(values, kind="stable")[: 4 * NUM_ELITE]
-        _, first = np.unique(placements[near], axis=0, return_index=True)
-        kept = near[np.sort(first)[:NUM_ELITE]]
+        order = np.argsort(values, kind="stable")
+        ordered = placements[order]
+        near = apart(ordered[: 4 * NUM_ELITE], NUM_ELITE // 2, 1)
+        far = apart(ordered, NUM_ELITE // 2, max(2, math.ceil(APART * placements.shape[1])))
+        in_turn = [place for both in zip_longest(near, far) for place in both if place is not None]
+        kept = order[list(dict.fromkeys(in_turn))]
         self.placements, self.money = placements[kept], values[kept]
         return money
 
-    def mutate(self, search: Search, rng: np.random.Generator) -> None:
+    def mutate(self, search: Search, rng: np.random.Generator, drawn: Ints | None = None) -> None:
         """Try mutations that were not looked at yet: of several times as many, as most were."""
         num_pools = search.table.problem.num_pools
-        tries = offspring(self.placements, 3 * NUM_MUTATIONS, num_pools, rng)
+        tries = offspring(self.placements, 3 * NUM_MUTATIONS, num_pools, rng, drawn)
         new = search.unseen(tries)[:NUM_MUTATIONS]
         if len(new):
             self.score(search, new)
