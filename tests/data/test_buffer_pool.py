@@ -107,6 +107,17 @@ def test_a_buffer_of_another_size_makes_way() -> None:
     assert len(pool._buffers) == 1
 
 
+def test_prepared_memory_is_what_the_next_arena_gets() -> None:
+    pool = BufferPool(4)
+    held = lend(pool)
+    pool.prepare(SIZE)
+    (prepared,) = (buffer.memory for buffer in pool._buffers if buffer.is_free)
+    column = lend(pool)
+    assert address(column) != address(held)
+    assert np.shares_memory(np.frombuffer(prepared, np.uint8), column)
+    assert len(pool._buffers) == 2
+
+
 def test_columns_are_aligned_and_apart() -> None:
     arena = BufferPool(1).arena(padded(3 * 5) + key_matrix_bytes(3, 11))
     odd = arena.empty((3, 5), np.dtype(np.uint8))

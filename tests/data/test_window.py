@@ -24,6 +24,7 @@ from heterps_hpc.dataset import (
 )
 from heterps_hpc.dataset.columns import Ragged
 from heterps_hpc.dataset.read import storage as storage_module
+from heterps_hpc.dataset.read.buffer_pool import BufferPool
 from heterps_hpc.dataset.read.storage import Storage
 from heterps_hpc.dataset.read.window import LoadedWindow
 from heterps_hpc.dataset.shard_schema import LIBVER, chunk_addresses, columns_of
@@ -222,6 +223,47 @@ def test_columns_as_they_lie_in_the_files_are_kept_of_one_window_only(tmp_path: 
     with Reader(dataset, order, want, num_epochs=3) as batches:
         assert sum(len(batch.sample_ids) for batch in batches) == 3 * 384
         assert len(batches._loader._memory.kept._buffers) == 1
+
+
+@pytest.mark.parametrize(
+    ("num_keys", "num_epochs", "prepared"),
+    [(20, 1, 0), (20, 2, 1), (4, 2, 0)],
+    ids=["one window only", "another window", "keys that are put in order when read"],
+)
+def test_memory_for_the_second_window_is_there_before_the_first_batch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_keys: int,
+    num_epochs: int,
+    prepared: int,
+) -> None:
+    rows = SampleRows(
+        {
+            "many": Keys(
+                np.arange(128 * num_keys, dtype=np.uint64),
+                np.arange(129, dtype=np.int64) * num_keys,
+            )
+        },
+        labels=np.zeros((128, 1), np.float32),
+    )
+    schema = Schema(slots=(SlotSpec(name="many", kind="many"),))
+    with DatasetWriter(tmp_path / "d", schema) as writer:
+        writer.append(rows)
+    dataset = Dataset.open(tmp_path / "d")
+    found: list[int] = []  # buffers at each call
+    prepare = BufferPool.prepare
+
+    def watched(pool: BufferPool, num_bytes: int) -> None:
+        found.append(len(pool._buffers))
+        prepare(pool, num_bytes)
+
+    monkeypatch.setattr(BufferPool, "prepare", watched)
+    order = Order(dataset, 32)
+    with Reader(dataset, order, ColumnSelection(("many",)), num_epochs=num_epochs) as batches:
+        for batch in batches:
+            assert_same_keys(batch.slots["many"], rows.pick(batch.sample_ids).slots["many"])
+        assert found == [1] * prepared
+        assert len(batches._loader._memory.kept._buffers) == num_epochs
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 ALIGNMENT = 64
 
 _KEY = np.dtype(np.uint64)
+_PAGE = 4096
 
 
 def padded(num_bytes: int) -> int:
@@ -86,6 +87,10 @@ class BufferPool:
     def arena(self, num_bytes: int) -> Arena:
         """Memory for arrays whose padded sizes add up to so many bytes."""
         return Arena(self._buffer(num_bytes + ALIGNMENT).lend())
+
+    def prepare(self, num_bytes: int) -> None:
+        """Have memory for one more arena of that size, with all of its pages, before its turn."""
+        self._buffer(num_bytes + ALIGNMENT).memory[::_PAGE] = 0
 
     def _buffer(self, num_bytes: int) -> _Buffer:
         for buffer in self._buffers:

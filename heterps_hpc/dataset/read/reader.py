@@ -176,8 +176,12 @@ class Reader(Closing):
         parts: list[SampleRows] = []
         loads = self._loads(start)
         load = next(loads, None)
+        is_first = True
         while load is not None:
             load.window.load()
+            if is_first and self._load_ahead and self._goes_on_after(load):
+                load.window.prepare_next()
+            is_first = False
             following = None
             done = 0
             for left, cut in zip(range(len(load.cuts), 0, -1), load.cuts, strict=True):
@@ -193,6 +197,11 @@ class Reader(Closing):
                 if following is not None:
                     following.window.load(share)
             load = following or next(loads, None)
+
+    def _goes_on_after(self, load: Load) -> bool:
+        """Whether a window follows."""
+        is_last = load.cuts[-1].complete and load.cuts[-1].batch == self._order.num_batches - 1
+        return not is_last or self._num_epochs is None or load.epoch + 1 < self._num_epochs
 
     def _begin(self, window: Window, cuts: list[Cut]) -> LoadedWindow:
         # ascending and distinct, so as many as there are rows are all of them

@@ -104,6 +104,12 @@ class LoadedWindow:
         for _ in islice(self._parts, num_parts):
             pass
 
+    def prepare_next(self) -> None:
+        """Get memory for the window after this loaded one, if it cannot have this one's. Where the
+        system is slow to find it, the batches that it is loaded with would take twice as long."""
+        if self._wide:
+            self._memory.kept.prepare(self._num_bytes)
+
     def _load(self) -> Iterator[None]:
         yield from self._read()
         for slot in self._wanted.many:
@@ -168,7 +174,8 @@ class LoadedWindow:
             count = sum(span.last - span.first for span in self._key_spans[column.slot])
             lengths.append((column, count))
         num_bytes = sum(padded(length * column.item_bytes) for column, length in lengths)
-        arena = memory.arena(num_bytes + key_matrix_bytes(len(wanted.one), num_rows))
+        self._num_bytes = num_bytes + key_matrix_bytes(len(wanted.one), num_rows)
+        arena = memory.arena(self._num_bytes)
         self._columns = {
             column.path: arena.empty(column.shape(length), column.dtype)
             for column, length in lengths
