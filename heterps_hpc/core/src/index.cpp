@@ -134,6 +134,16 @@ Index::Place Index::locate(uint64_t hash) const {
 }
 
 uint32_t Index::find(uint64_t hash) const {
+    const Bucket* home = buckets_ + home_number(hash);
+    const uint32_t known = candidate(*home, matching(*home, hash));
+    if (known != kUnsure) return known;
+    // A hash is in one place only: where it lies near its home, nothing needs to be counted.
+    for (const Bucket* b = home + 1; b <= home + kNear; ++b) {
+        const uint32_t mask = matching(*b, hash);
+        if (mask == 0) continue;
+        const uint32_t row = b->row(static_cast<uint32_t>(__builtin_ctz(mask)));
+        if (row != kNoRow) return row;
+    }
     const Place place = locate(hash);
     return place.bucket == nullptr ? kNoRow : place.bucket->row(place.slot);
 }

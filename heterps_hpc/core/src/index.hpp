@@ -62,6 +62,12 @@ struct Homes {
     const Bucket* home(uint64_t hash) const { return buckets + number(hash); }
 };
 
+// A place whose key was not found so far.
+struct Miss {
+    uint32_t place;
+    uint32_t candidate;  // what the index said: kNoRow, or its row on disk
+};
+
 class Index {
  public:
     Index();
@@ -70,9 +76,9 @@ class Index {
     Homes homes() const { return {buckets_, before_, after_, frontier_}; }
     const Bucket* home(uint64_t hash) const { return homes().home(hash); }
 
-    // The row of a hash as its home bucket knows it: kNoRow if there is certainly none, kUnsure if
-    // find() must look further.
-    static uint32_t candidate(const Bucket& home, uint64_t hash);
+    // The row of a hash as its home bucket knows it, by the bits of matching(): kNoRow if there is
+    // certainly none, kUnsure if find() must look further.
+    static uint32_t candidate(const Bucket& home, uint32_t mask);
     uint32_t find(uint64_t hash) const;  // or kNoRow
 
     void insert(uint64_t hash, uint32_t row);  // the hash must be absent
@@ -90,6 +96,7 @@ class Index {
     static constexpr uint64_t kTail = 1024;
     static constexpr uint64_t kAtOnce = 64;        // buckets moved at once
     static constexpr uint32_t kInserts = 16;       // between two such moves
+    static constexpr uint64_t kNear = 2;           // buckets from home: most displaced keys
     static constexpr uint64_t kMaxDistance = 600;  // buckets from home: else keys made to collide
 
     struct Entry {
@@ -138,8 +145,7 @@ inline uint32_t matching(const Bucket& bucket, uint64_t hash) {
 #endif
 }
 
-inline uint32_t Index::candidate(const Bucket& home, uint64_t hash) {
-    const uint32_t mask = matching(home, hash);
+inline uint32_t Index::candidate(const Bucket& home, uint32_t mask) {
     if (mask != 0) [[likely]] {
         // An empty slot may match by what it held before; its row then is kNoRow, and as entries
         // fill from the front, no real match can follow it.

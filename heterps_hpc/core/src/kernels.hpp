@@ -6,9 +6,22 @@
 #include <cstdint>
 
 #include "config.hpp"
+#include "index.hpp"
 #include "rows.hpp"
 
 namespace hps {
+
+// Looks up the hashes at places [first, last) in their home buckets, and fetches their vectors.
+struct LookUpArgs {
+    const uint64_t* hashes;
+    uint32_t first, last;
+    Homes homes;
+    RowView view;
+    uint32_t* rows;        // out, per place: kNoRow = not found, or not in memory
+    const char** vectors;  // out, per place: null likewise
+    Miss* misses;          // out: those; room for all
+    size_t num_misses = 0;
+};
 
 // Pools the vectors of keys [key_begin, key_end) into rows of `out`. A sample cut by the range is
 // continued by the next call.
@@ -70,6 +83,7 @@ struct DrawArgs {
 };
 
 struct Kernels {
+    void (*look_up)(LookUpArgs&);
     void (*pool)(PoolArgs&);
     // False = some gradient is not finite; only known if `sample` is null.
     bool (*sum)(SumArgs&);

@@ -2,6 +2,7 @@
 
 #if defined(__x86_64__)
 #pragma GCC target("avx2")
+#define HPS_HAS_AVX2  // the pragma defines no macro in time
 
 namespace hps {
 namespace {

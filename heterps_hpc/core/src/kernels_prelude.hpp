@@ -1,6 +1,10 @@
 // What kernels_impl.hpp may call: included before any target pragma, so that library code is never
 // compiled for one instruction set and linked into another. root() must inline to an instruction.
 #pragma once
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "hash.hpp"
 #include "kernels.hpp"
 #include "prefetch.hpp"

@@ -40,8 +40,7 @@ class IndexOrder {
 
 // The row of a key; made if there is none.
 uint32_t Table::row_to_load(uint64_t key, uint64_t hash, uint32_t partition) {
-    uint32_t row = Index::candidate(*index_.home(hash), hash);
-    if (row == kUnsure) row = index_.find(hash);
+    const uint32_t row = index_.find(hash);
     if (row == kNoRow) {
         ++stats_.loaded;
         return new_row(key, hash, partition);

@@ -21,24 +21,12 @@ void Table::fetch_buckets(const uint64_t* hashes, uint32_t first, uint32_t last)
 // `misses`.
 void Table::look_up(const uint64_t* hashes, uint32_t first, uint32_t last, uint32_t* rows,
                     const char** vectors, std::vector<Miss>& misses) const {
-    const RowView view = rows_.view();
-    const Homes homes = index_.homes();
     const size_t first_miss = misses.size();
-    for (uint32_t u = first; u < last; ++u) {
-        const Bucket* home = homes.home(hashes[u]);
-        const uint32_t row = Index::candidate(*home, hashes[u]);
-        if (row < kCold) [[likely]] {
-            rows[u] = row;
-            vectors[u] = view.vector(row);
-            prefetch_lines(vectors[u], view.vector_bytes);
-            continue;
-        }
-        // Where it lies, or where it will be put if it is new.
-        if (row == kUnsure || home->full()) __builtin_prefetch(home + 1);
-        rows[u] = kNoRow;
-        vectors[u] = nullptr;
-        misses.push_back({u, row});
-    }
+    misses.resize(first_miss + last - first);
+    LookUpArgs a{hashes,       first, last,    index_.homes(),
+                 rows_.view(), rows,  vectors, misses.data() + first_miss};
+    kernels_.look_up(a);
+    misses.resize(first_miss + a.num_misses);
     look_further(hashes, rows, vectors, misses, first_miss);
 }
 

@@ -6,15 +6,10 @@
 #include <vector>
 
 #include "distinct.hpp"
+#include "index.hpp"
 #include "rows.hpp"
 
 namespace hps {
-
-// A place whose key was not found so far.
-struct Miss {
-    uint32_t place;
-    uint32_t candidate;  // what the index said: kNoRow, or its row on disk
-};
 
 struct PullScratch {
     std::vector<Distinct> distinct;            // per thread; the first one has all keys at the end

@@ -162,8 +162,7 @@ void Table::prefetch(const uint64_t* keys, int64_t n) {
             __builtin_prefetch(index_.home(hash));
         }
         for (size_t i = 0; i < num_hashes; ++i) {
-            uint32_t row = Index::candidate(*index_.home(hashes[i]), hashes[i]);
-            if (row == kUnsure) row = index_.find(hashes[i]);
+            const uint32_t row = index_.find(hashes[i]);
             if (is_cold(row) && !cold_->in_memory(row & ~kCold)) slots.push_back(row & ~kCold);
         }
     }
