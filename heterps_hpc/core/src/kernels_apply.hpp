@@ -66,9 +66,53 @@ inline bool apply_row(const ApplyArgs& a, uint32_t u, ValueOf<S>* g, Width<Value
     return true;
 }
 
+// Row-wise Adagrad and nothing else, on some rows at once: their rates are worked out together,
+// and the loops are short enough for the processor to have many rows in work.
+template <class T, int DIM>
+void apply_rates(ApplyArgs& a) {
+    constexpr int kSome = 16;
+    const Width<T, DIM> w(a.dim);
+    const RowView rows = a.rows;
+    const uint32_t* places = a.places;
+    const uint64_t num_places = a.num_places, step = a.step, ahead = kAhead * step;
+    const T* sums = static_cast<const T*>(a.sums);
+    const T lr = static_cast<T>(a.lr);
+    const T eps = static_cast<T>(a.eps);
+    const T* gradient[kSome];
+    T* vector[kSome];
+    T rate[kSome] = {};
+    for (uint64_t u = a.first; u < num_places;) {
+        int n = 0;
+        for (; n < kSome && u < num_places; u += step) {
+            if (u + ahead < num_places && places[u + ahead] != kNoRow) {
+                const char* next = rows.vector(places[u + ahead]);
+                for (size_t at = 0; at < DIM * sizeof(T); at += 64) prefetch_line(next + at);
+                prefetch_line(rows.state(places[u + ahead]));
+            }
+            const uint32_t row = places[u];
+            if (row == kNoRow) continue;
+            const T* g = sums + u * DIM;
+            const T squares = sum_squares<T, DIM>(g, w);
+            if (!is_finite(squares)) {
+                ++a.skipped;
+                continue;
+            }
+            gradient[n] = g;
+            vector[n] = reinterpret_cast<T*>(rows.vector(row));
+            rate[n] = *reinterpret_cast<T*>(rows.state(row)) += squares / static_cast<T>(DIM);
+            ++n;
+        }
+        for (T& r : rate) r = lr / (root(r) + eps);
+        for (int i = 0; i < n; ++i) descend<T, DIM>(vector[i], gradient[i], rate[i], w);
+    }
+}
+
 template <class S, int DIM, Optimizer OPT>
 void apply(ApplyArgs& a) {
     using T = ValueOf<S>;
+    if constexpr (OPT == Optimizer::kRowwiseAdagrad && in_eights<DIM> && !Stored<S>::kIsHalf) {
+        if (a.clip_norm <= 0 && a.weight_decay == 0) return apply_rates<T, DIM>(a);
+    }
     const Width<T, DIM> w(a.dim);
     const uint64_t ahead = uint64_t{kAhead} * a.step;
     for (uint64_t u = a.first; u < a.num_places; u += a.step) {

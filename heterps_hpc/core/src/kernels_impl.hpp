@@ -71,8 +71,15 @@ inline T sum_squares(const T* g, Width<T, DIM> w) {
         lane += eight * eight;
     }
     for (int j = 0; i + j < w.size(); ++j) lane[j] += g[i + j] * g[i + j];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
-           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    typedef T Half __attribute__((vector_size(4 * sizeof(T))));
+    typedef T Quarter __attribute__((vector_size(2 * sizeof(T))));
+    Half halves[2];
+    __builtin_memcpy(halves, &lane, sizeof lane);
+    const Half half = halves[0] + halves[1];
+    Quarter quarters[2];
+    __builtin_memcpy(quarters, &half, sizeof half);
+    const Quarter quarter = quarters[0] + quarters[1];
+    return quarter[0] + quarter[1];
 }
 
 template <class T>
@@ -183,95 +190,8 @@ inline bool none_bad(const T* bad) {
     return sum == T(0);
 }
 
-// s += g * scale, where the first gradient of a place meets no sum yet but -0, which changes no
-// number that is added to it. No branch on it: it would be guessed wrong half of the time.
-template <class T, int DIM, bool SCALED>
-inline void add_gradient(T* s, const T* g, T scale, bool first, const T* zeros, Width<T, DIM> w) {
-    if constexpr (DIM != 0) {
-        const T* before = first ? zeros : s;
-        T local[DIM];
-        for (int i = 0; i < DIM; ++i) local[i] = before[i] + (SCALED ? g[i] * scale : g[i]);
-        for (int i = 0; i < DIM; ++i) s[i] = local[i];
-    } else {
-        for (int i = 0; first && i < w.size(); ++i) s[i] = -T(0);
-        for (int i = 0; i < w.size(); ++i) s[i] += SCALED ? g[i] * scale : g[i];
-    }
-}
-
-// All keys of a sample get its gradient, which is read and checked once.
-template <class T, int DIM>
-bool sum_samples(SumArgs& a) {
-    constexpr int64_t kFar = far_ahead<T, DIM>;
-    const Width<T, DIM> w(a.dim);
-    const auto bytes = static_cast<uint32_t>(w.size() * sizeof(T));
-    const int64_t num_keys = a.offsets[a.num_samples];
-    auto* sums = static_cast<T*>(a.sums);
-    T zeros[DIM == 0 ? 1 : DIM];
-    for (T& z : zeros) z = -T(0);
-    T bad[kLanes] = {};
-    uint32_t next = a.next;
-    for (int64_t s = 0; s < a.num_samples; ++s) {
-        const char* at = a.gradients + s * a.stride;
-        if (s + kFar < a.num_samples) prefetch_lines(at + kFar * a.stride, bytes);
-        const T* g = reinterpret_cast<const T*>(at);
-        mark_bad(bad, g, w.size());
-        T own[DIM == 0 ? 1 : DIM];  // known to lie apart from the sums
-        for (int i = 0; i < DIM; ++i) own[i] = g[i];
-        for (int64_t k = a.offsets[s]; k < a.offsets[s + 1]; ++k) {
-            if (k + kFar < num_keys) {
-                prefetch_line(sums + size_t{a.member[k + kFar]} * static_cast<size_t>(w.size()));
-            }
-            const uint32_t u = a.member[k];
-            T* sum = sums + size_t{u} * static_cast<size_t>(w.size());
-            const bool first = u == next;
-            next += first ? a.step : 0;
-            add_gradient<T, DIM, false>(sum, DIM == 0 ? g : own, T(1), first, zeros, w);
-        }
-    }
-    a.next = next;
-    return none_bad(bad);
-}
-
-template <class T, int DIM, bool PLAIN, bool SCALED>
-bool sum_sources(SumArgs& a) {
-    constexpr int64_t kFar = far_ahead<T, DIM>;
-    const Width<T, DIM> w(a.dim);
-    const auto bytes = static_cast<uint32_t>(w.size() * sizeof(T));
-    const auto* coefficient = static_cast<const T*>(a.coefficient);
-    auto* sums = static_cast<T*>(a.sums);
-    T zeros[DIM == 0 ? 1 : DIM];
-    for (T& z : zeros) z = -T(0);
-    T bad[kLanes] = {};
-    for (int64_t k = 0; k < a.num_sources; ++k) {
-        const char* at = a.gradients + (PLAIN ? k : int64_t{a.sample[k]}) * a.stride;
-        if (PLAIN && k + kFar < a.num_sources) prefetch_lines(at + kFar * a.stride, bytes);
-        const T* g = reinterpret_cast<const T*>(at);
-        if (PLAIN) mark_bad(bad, g, w.size());
-        const uint32_t u = a.member[k];
-        if (!PLAIN && k + kFar < a.num_sources) {
-            prefetch_line(sums + size_t{a.member[k + kFar]} * static_cast<size_t>(w.size()));
-            prefetch_line(a.gradients + int64_t{a.sample[k + kFar]} * a.stride);
-        }
-        T* s = sums + size_t{u} * static_cast<size_t>(w.size());
-        const T scale = SCALED ? coefficient[k] : T(1);
-        const bool first = u == a.next;
-        a.next += first ? a.step : 0;
-        add_gradient<T, DIM, SCALED>(s, g, scale, first, zeros, w);
-    }
-    return none_bad(bad);
-}
-
-template <class T, int DIM>
-bool sum(SumArgs& a) {
-    if (a.offsets != nullptr) return sum_samples<T, DIM>(a);
-    const bool plain = a.sample == nullptr;
-    if (a.coefficient == nullptr) {
-        return plain ? sum_sources<T, DIM, true, false>(a) : sum_sources<T, DIM, false, false>(a);
-    }
-    return plain ? sum_sources<T, DIM, true, true>(a) : sum_sources<T, DIM, false, true>(a);
-}
-
 #include "kernels_apply.hpp"
+#include "kernels_sum.hpp"
 
 template <class T>
 bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
