@@ -25,18 +25,23 @@ class Distinct {
         clear(std::bit_ceil(std::max({n / 2, std::min<uint64_t>(4 * n, 16384), kLeastSlots})));
     }
 
-    // `on_hash` is called with the hash of every key, to prefetch what it will need.
-    template <class OnHash>
-    void add(const uint64_t* keys, int64_t n, uint32_t* member, OnHash on_hash) {
-        add_all(keys, n, member, [on_hash](uint64_t key) {
-            const uint64_t hash = mix64(key);
-            on_hash(hash);
-            return hash;
-        });
+    static constexpr uint32_t kAtOnce = 64;  // keys
+
+    // `hash_some(keys, n, hashes)` hashes up to kAtOnce keys.
+    template <class HashSome>
+    void add(const uint64_t* keys, int64_t n, uint32_t* member, HashSome hash_some) {
+        uint64_t hashes[kAtOnce];
+        for (int64_t at = 0; at < n; at += kAtOnce) {
+            const auto some = static_cast<uint32_t>(std::min<int64_t>(kAtOnce, n - at));
+            hash_some(keys + at, some, hashes);
+            add_some(hashes, some, member + at);
+        }
     }
-    void add(const uint64_t* keys, int64_t n, uint32_t* member) { add_all(keys, n, member, mix64); }
     void add_hashes(const uint64_t* hashes, int64_t n, uint32_t* member) {
-        add_all(hashes, n, member, [](uint64_t hash) { return hash; });
+        for (int64_t at = 0; at < n; at += kAtOnce) {
+            const auto some = static_cast<uint32_t>(std::min<int64_t>(kAtOnce, n - at));
+            add_some(hashes + at, some, member + at);
+        }
     }
 
     uint32_t size() const { return size_; }
@@ -45,7 +50,6 @@ class Distinct {
  private:
     static constexpr uint32_t kFree = 0xffffffffu;
     static constexpr uint64_t kLeastSlots = 256;
-    static constexpr uint32_t kAtOnce = 64;  // keys between two looks at the capacity that is left
 
     void clear(uint64_t capacity) {
         if (slots_.size() < capacity) slots_.resize(capacity);
@@ -75,27 +79,17 @@ class Distinct {
         return least;
     }
 
-    template <class Hash>
-    void add_all(const uint64_t* keys, int64_t n, uint32_t* member, Hash hash_of) {
-        for (int64_t at = 0; at < n; at += kAtOnce) {
-            if (size_ + uint64_t{kAtOnce} > limit_) grow();
-            const int64_t some = std::min<int64_t>(kAtOnce, n - at);
-            add_some(keys + at, some, member + at, hash_of);
-            num_added_ += static_cast<uint64_t>(some);
-        }
-    }
-
     // Whether a key is new is a coin toss to the processor, so there is no branch on it: the key is
     // put behind the last one of the list, and a free slot leads there, where it finds itself.
-    template <class Hash>
-    void add_some(const uint64_t* keys, int64_t n, uint32_t* member, Hash hash_of) {
+    void add_some(const uint64_t* hashes, uint32_t n, uint32_t* member) {
+        if (size_ + uint64_t{kAtOnce} > limit_) grow();
         uint32_t* slots = slots_.data();
         uint64_t* listed = hashes_.data();
         const uint32_t mask = mask_;
         const int shift = shift_;
         uint32_t size = size_;
-        for (int64_t i = 0; i < n; ++i) {
-            const uint64_t hash = hash_of(keys[i]);
+        for (uint32_t i = 0; i < n; ++i) {
+            const uint64_t hash = hashes[i];
             listed[size] = hash;
             uint32_t slot = static_cast<uint32_t>(hash) >> shift;
             uint32_t place = hidden_min(slots[slot], size);
@@ -108,6 +102,7 @@ class Distinct {
             size += place == size;
         }
         size_ = size;
+        num_added_ += n;
     }
 
     std::vector<uint64_t> hashes_;

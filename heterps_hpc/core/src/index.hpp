@@ -96,7 +96,7 @@ class Index {
     static constexpr uint64_t kTail = 1024;
     static constexpr uint64_t kAtOnce = 64;        // buckets moved at once
     static constexpr uint32_t kInserts = 16;       // between two such moves
-    static constexpr uint64_t kNear = 2;           // buckets from home: most displaced keys
+    static constexpr uint64_t kNear = 8;           // buckets from home: most displaced keys
     static constexpr uint64_t kMaxDistance = 600;  // buckets from home: else keys made to collide
 
     struct Entry {

@@ -24,7 +24,13 @@ Kernels choose_kernels(const Config& config, const char* isa) {
     if (name == "baseline") return baseline_kernels(config);
 #if defined(__x86_64__)
     const bool avx2 = __builtin_cpu_supports("avx2");
-    if (avx2 && (name == "avx2" || name == "auto")) return avx2_kernels(config);
+    if (avx2 && (name == "avx2" || name == "auto")) {
+        Kernels kernels = avx2_kernels(config);
+        if (name == "auto" && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512vl"))
+            kernels.hash_keys = avx512_hash_keys();
+        return kernels;
+    }
 #endif
     if (name == "auto") return baseline_kernels(config);
     throw std::invalid_argument("isa is '" + name +

@@ -82,7 +82,11 @@ struct DrawArgs {
     double scale;
 };
 
+constexpr uint32_t kHashesAtOnce = 64;
+using HashKeys = void(const uint64_t* keys, uint32_t n, const Homes* homes, uint64_t* hashes);
+
 struct Kernels {
+    HashKeys* hash_keys;
     void (*look_up)(LookUpArgs&);
     void (*pool)(PoolArgs&);
     // False = some gradient is not finite; only known if `sample` is null.
@@ -102,6 +106,7 @@ Kernels choose_kernels(const Config& config, const char* isa);
 Kernels baseline_kernels(const Config& config);
 #if defined(__x86_64__)
 Kernels avx2_kernels(const Config& config);
+HashKeys* avx512_hash_keys();
 #endif
 
 }  // namespace hps

@@ -31,6 +31,7 @@ constexpr bool in_eights = DIM != 0 && DIM % kLanes == 0;
 
 #include "kernels_draw.hpp"
 #include "kernels_half.hpp"
+#include "kernels_hash.hpp"
 #include "kernels_look_up.hpp"
 
 // out = a stored vector * scale
@@ -212,9 +213,8 @@ bool finite(const void* values, int64_t rows, int64_t cols, int64_t stride) {
 template <class S, int DIM>
 Kernels kernels_of(const Config& c, const char* isa) {
     using T = ValueOf<S>;
-    return {look_up,      pool<S, DIM>, sum<T, DIM>, apply_for<S, DIM>(c.optimizer),
-            draw<T, DIM>, finite<T>,    widen<S>,    narrow<S>,
-            isa};
+    return {hash_keys,    look_up,   pool<S, DIM>, sum<T, DIM>, apply_for<S, DIM>(c.optimizer),
+            draw<T, DIM>, finite<T>, widen<S>,     narrow<S>,   isa};
 }
 
 template <class S>

@@ -9,6 +9,7 @@ namespace hps {
 namespace {
 
 constexpr int64_t kBlockKeys = 1024;  // at once on one thread: what fits into the cache
+static_assert(Distinct::kAtOnce <= kHashesAtOnce);
 
 }  // namespace
 
@@ -22,9 +23,12 @@ void Table::pull_alone(Lookup& l) {
     do {
         pool.key_end = std::min(pool.key_begin + kBlockKeys, a.num_keys);
         const uint32_t first = distinct.size();
+        const Homes homes = index_.homes();
         distinct.add(a.keys + pool.key_begin, pool.key_end - pool.key_begin,
                      l.member + pool.key_begin,
-                     [homes = index_.homes()](uint64_t hash) { prefetch_line(homes.home(hash)); });
+                     [&](const uint64_t* keys, uint32_t n, uint64_t* hashes) {
+                         kernels_.hash_keys(keys, n, &homes, hashes);
+                     });
         look_up(distinct.hashes(), first, distinct.size(), l.rows, l.scratch.vectors.data(),
                 misses);
         any_absent |= settle_all(l, first, distinct.size(), misses);

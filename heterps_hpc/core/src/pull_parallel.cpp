@@ -55,7 +55,10 @@ struct Table::ParallelPull {
         Distinct& mine = l.scratch.distinct[t];
         const int64_t num_keys = first_key[t + 1] - first_key[t];
         mine.start(t == 0 ? l.args.num_keys : num_keys);
-        mine.add(l.args.keys + first_key[t], num_keys, l.member + first_key[t]);
+        mine.add(l.args.keys + first_key[t], num_keys, l.member + first_key[t],
+                 [this](const uint64_t* keys, uint32_t n, uint64_t* hashes) {
+                     table.kernels_.hash_keys(keys, n, nullptr, hashes);
+                 });
         if (t == 0) num_first = mine.size();
     }
 

@@ -104,7 +104,10 @@ void Table::join_handles(Batch& b, PushScratch& s) const {
     uint32_t* member = s.member.data();
     for (const auto& h : b.handles) {
         std::copy_n(h->rows.begin(), h->num_distinct, s.keys.begin());
-        s.distinct.add(s.keys.data(), h->num_distinct, s.place.data());
+        s.distinct.add(s.keys.data(), h->num_distinct, s.place.data(),
+                       [this](const uint64_t* keys, uint32_t n, uint64_t* hashes) {
+                           kernels_.hash_keys(keys, n, nullptr, hashes);
+                       });
         for (size_t k = 0; k < h->num_keys; ++k) member[k] = s.place[h->member[k]];
         for (size_t u = 0; u < h->hashes.size(); ++u) s.hashes[s.place[u]] = h->hashes[u];
         b.member.push_back(member);
