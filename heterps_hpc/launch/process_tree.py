@@ -92,12 +92,16 @@ class ProcessTree:
             return None
 
     def ranks(self) -> dict[int, psutil.Process]:
-        """The ranks that there are now, by number."""
-        found = {}
+        """The ranks that there are now, by number: of processes with the same one the oldest, as
+        what a rank starts inherits its environment."""
+        found: dict[int, psutil.Process] = {}
         for process, environment in self._marked():
-            for name in _RANK_VARIABLES:
-                if environment.get(name, "").isdigit():
-                    found[int(environment[name])] = process
+            numbers = (environment.get(name, "") for name in _RANK_VARIABLES)
+            rank = next((int(number) for number in numbers if number.isdigit()), None)
+            if rank is not None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if process.create_time() < found.setdefault(rank, process).create_time():
+                        found[rank] = process
         return found
 
     def signal_ranks(self, number: signal.Signals) -> int:
