@@ -93,3 +93,23 @@ def test_the_report_waits_for_the_stacks_of_ranks_that_live(
     text = report.read_text()
     assert "rank 1:\nwhere it waits\n" in text
     assert text.endswith("rank 2:\nno stack: the rank is silent\n")
+
+
+def test_a_second_stall_is_reported_where_only_others_moved_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    monkeypatch.setattr(watchdog, "MPI", world)
+    run = RunDir(tmp_path).create()
+    looks: list[bool] = []
+
+    def all_stand_still(self: Watchdog) -> bool:
+        looks.append(len(looks) not in range(1, 4))  # another rank moves in the first stall
+        return looks[-1]
+
+    monkeypatch.setattr(Watchdog, "_all_stand_still", all_stand_still)
+    spec = WatchSpec.parse({"stall_seconds": 0.2, "heartbeat_seconds": 0.04}, "test")
+    layout = make_layout(make_cluster(), ("cpu", 1))
+    with Watchdog(0, layout, run, spec, PhaseTimer()).running():
+        assert world.ended.wait(20.0)
+    assert events.read(run).last(events.Stalled) is not None

@@ -58,7 +58,7 @@ class Watchdog:
         self._heartbeats: NodeHeartbeats | None = None  # until all ranks have come together
         self._tick_seconds = min(1.0, spec.heartbeat_seconds / 4)
         self._over = threading.Event()
-        self._reported_since = 0.0
+        self._looked_into = False  # of this stall
         self._thread = threading.Thread(target=self._work, name="heterps-watchdog", daemon=True)
 
     @contextmanager
@@ -88,7 +88,10 @@ class Watchdog:
             tick = self._tick_seconds
             try:
                 since = self._beat()
-                if time.time() - since > self._spec.stall_seconds and self._all_stand_still():
+                if time.time() - since <= self._spec.stall_seconds or not self._all_stand_still():
+                    self._looked_into = False
+                elif not self._looked_into:
+                    self._looked_into = True
                     self._stalled(since)
             except OSError as error:
                 log.warning("heartbeat not written: %s", error)
@@ -107,9 +110,6 @@ class Watchdog:
         return all(beat.since < oldest for beat in read_beats(self._run_dir))
 
     def _stalled(self, since: float) -> None:
-        if since == self._reported_since:
-            return
-        self._reported_since = since
         with _whatever_the_disk_says():
             if self._heartbeats is not None:
                 self._heartbeats.write()
