@@ -142,7 +142,7 @@ def gap(fraction: float) -> str:
 def gap_at_most(fraction: float) -> str:
     """The same rounded up: an upper bound must not be printed below itself."""
     step = 1e-3 if fraction < 1 else 0.1 if fraction < 8.9 else 1.0
-    return gap(-_down(-fraction, step))
+    return gap(0.0 - _down(-fraction, step))  # -0.0 would be printed so
 
 
 def shorten(text: str, limit: int) -> str:

@@ -186,7 +186,8 @@ def learning_lines(result: PlanningResult) -> list[str]:
 
 def _difference(percent: float) -> str:
     """2.4 %, 0.0012 %, 99.7 %: a saving of nearly all is not all."""
-    return f"{fmt.significant(percent, 2 if percent < 10 else 3)} %"
+    shown = min(percent, 99.9) if percent < 100 else percent
+    return f"{fmt.significant(shown, 2 if shown < 10 else 3)} %"
 
 
 def trial_table(result: PlanningResult) -> Table:

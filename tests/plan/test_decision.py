@@ -86,7 +86,10 @@ def test_a_cheaper_plan_is_taken_from_the_exact_solver_and_named(
     assert learning_lines(result) == [f"best plan while it searched: {curve}"]
 
 
-@pytest.mark.parametrize(("own", "text"), [(300.0, "99.7 %"), (1.024, "2.3 %"), (1.5, "33.3 %")])
+@pytest.mark.parametrize(
+    ("own", "text"),
+    [(300.0, "99.7 %"), (5000.0, "99.9 %"), (1.024, "2.3 %"), (1.5, "33.3 %")],
+)
 def test_a_saving_is_printed_in_plain_figures(own: float, text: str) -> None:
     result = _plan("exact")
     of_own = result.plan.estimate.model_copy(update={"money": own * result.plan.estimate.money})

@@ -86,7 +86,14 @@ def test_a_rate_is_rounded_to_either_side(value: float, below: str, above: str) 
 
 @pytest.mark.parametrize(
     ("fraction", "text"),
-    [(0.00001, "0.1 %"), (0.021, "2.1 %"), (0.9999, "2.0 ×"), (6.12, "7.2 ×"), (57.3, "59 ×")],
+    [
+        (0.0, "0.0 %"),
+        (0.00001, "0.1 %"),
+        (0.021, "2.1 %"),
+        (0.9999, "2.0 ×"),
+        (6.12, "7.2 ×"),
+        (57.3, "59 ×"),
+    ],
 )
 def test_a_gap_that_is_a_bound_is_rounded_up(fraction: float, text: str) -> None:
     assert fmt.gap_at_most(fraction) == text
