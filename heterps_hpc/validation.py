@@ -91,7 +91,7 @@ class Value(BaseModel):
 def read_text(path: Path) -> str:
     """The text of a user's file, with an error that names it."""
     limit = max_bytes(path)
-    if path.suffix == ".json" and path.is_fifo():  # of a YAML file: `heterps run <(…)`
+    if path.suffix == ".json" and _is_pipe(path):  # of a YAML file: `heterps run <(…)`
         raise UserError(f"{path}: is a pipe, expected a file")
     try:
         with path.open(encoding="utf-8") as file:
@@ -112,6 +112,13 @@ def read_text(path: Path) -> str:
     if len(text) > limit:
         raise UserError(f"{path}: more than {limit} characters; is it that file?")
     return text
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return path.is_fifo()
+    except OSError:
+        return False  # to open it will tell what is wrong
 
 
 def _read_at_most(file: TextIO, num_characters: int) -> str:

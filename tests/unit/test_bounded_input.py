@@ -147,6 +147,7 @@ def test_a_cluster_is_refused_at_once(what: str, tmp_path: Path) -> None:
     [
         ("a\0b.yaml", "cannot be read"),
         ("x" * 5000, "cannot be read"),
+        ("x" * 300 + ".json", "cannot be read"),
         ("/dev/null/x", "cannot"),
         ("/dev/zero", "more than 262144 characters"),
     ],
