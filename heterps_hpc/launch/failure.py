@@ -84,8 +84,8 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     printed = _last_output(run)
     return "\n".join(
         [
-            describe_dead(run, printed) or _without_ranks(run, printed),
-            *_signal_hints(run, printed),
+            describe_dead(run, printed) or _without_ranks(start, printed),
+            *_signal_hints(start, printed),
             "the last output of the launcher:",
             *(f"  {line}" for line in printed[-_LAST_LINES:]),
             f"logs: {run.logs}",
@@ -93,9 +93,8 @@ def explain(run: RunDir, code: ExitCode) -> str | None:
     )
 
 
-def _without_ranks(run: RunDir, printed: list[str]) -> str:
+def _without_ranks(start: History, printed: list[str]) -> str:
     """Nothing of ours has run far enough to report: what the launcher itself complained about."""
-    start = events.read(run).newest_start
     if _is_local(start) and (known := _how_launcher_ended(start, printed)):
         return known
     line = main_line(printed[-_SEARCHED_LINES:])
@@ -111,7 +110,8 @@ def _how_launcher_ended(start: History, printed: list[str]) -> str | None:
             "nobody recorded why"
         )
     if end is not None and stop is not None:
-        return f"the ranks did not save and end in time ({stop.why}), so they were killed"
+        # as they were too slow, or as the user asked again
+        return f"the ranks were killed before they had saved and ended ({stop.why})"
     if end is not None and end.status is not None and end.status < 0:
         return f"mpirun was killed by signal {-end.status}, and its ranks ended with it"
     return None
@@ -122,9 +122,8 @@ def _is_local(start: History) -> bool:
     return begun is not None and begun.launcher == "mpirun"
 
 
-def _signal_hints(run: RunDir, printed: list[str]) -> list[str]:
+def _signal_hints(start: History, printed: list[str]) -> list[str]:
     """What a rank that was killed by the processor or the kernel cannot report itself."""
-    start = events.read(run).newest_start
     end = start.last(Ended)
     signals = {int(number) for line in printed for number in SIGNAL_OF_DEAD.findall(line)}
     signals.add(abs(end.status or 0) % 128 if end is not None else 0)

@@ -109,7 +109,7 @@ def test_a_stall_names_the_rank_that_was_silent(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        ([StopWanted(why="SIGTERM"), Ended(code=4, status=0)], "did not save and end in time (SIG"),
+        ([StopWanted(why="SIGTERM"), Ended(code=4, status=0)], "before they had saved and ended"),
         ([Ended(code=4, status=-9)], "mpirun was killed by signal 9, and its ranks ended with it"),
     ],
 )
