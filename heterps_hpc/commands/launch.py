@@ -18,12 +18,14 @@ from heterps_hpc.commands.prepare import (
     refuse_mixing,
     refuse_other_job,
 )
+from heterps_hpc.config import Job
 from heterps_hpc.events import Launched
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import Launcher, LaunchRequest, Listener, launcher_for
 from heterps_hpc.launch.launcher_output import is_for_people
 from heterps_hpc.launch.live_line import run_line
 from heterps_hpc.layout import Layout
+from heterps_hpc.rundir import RunDir
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +36,7 @@ def launch_in_allocation(run_dir: Path, *, resume: bool) -> ExitCode:
 
     own_job = job_in(os.environ)
     with held_run(run_dir, own_job) as (job, cluster, run):
-        refuse_mixing(run, resume or is_requeued(os.environ))
-        request = LaunchRequest(run, Layout.load(run.layout), job, cluster)
+        request = _request(job, cluster, run, resume=resume or is_requeued(os.environ))
         code = run_in_allocation(request, os.environ)
         _report_end(request, code)
         return code
@@ -45,12 +46,17 @@ def launch(run_dir: Path, on: str, *, resume: bool, wait: bool) -> ExitCode:
     """Start what a run directory describes."""
     launcher = launcher_for(on)
     with held_run(run_dir) as (job, cluster, run):
-        refuse_mixing(run, resume)
-        layout = Layout.load(run.layout)
-        ready_data(job)  # what ranks would refuse is refused before they wait in a queue
-        check_first_weights(job, run)
-        refuse_other_job(run, job, cluster, keeps_layout=True)
-        return start(launcher, LaunchRequest(run, layout, job, cluster), wait=wait)
+        return start(launcher, _request(job, cluster, run, resume=resume), wait=wait)
+
+
+def _request(job: Job, cluster: Cluster, run: RunDir, *, resume: bool) -> LaunchRequest:
+    """What to start; what its ranks would refuse is refused before they wait in a queue."""
+    refuse_mixing(run, resume)
+    layout = Layout.load(run.layout)
+    ready_data(job)
+    check_first_weights(job, run)
+    refuse_other_job(run, job, cluster, keeps_layout=True)
+    return LaunchRequest(run, layout, job, cluster)
 
 
 def preview(run_dir: Path, on: str) -> str:

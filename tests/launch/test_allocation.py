@@ -1,20 +1,26 @@
 """Inside a job that people submitted themselves: is its allocation what the layout needs?"""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from heterps_hpc import events
+from heterps_hpc.commands.launch import launch_in_allocation
 from heterps_hpc.errors import UserError
+from heterps_hpc.launch.launcher import LaunchRequest
 from heterps_hpc.launch.slurm.allocation import (
     check_allocation,
     is_requeued,
     job_in,
+    run_in_allocation,
     shell_of,
 )
 from heterps_hpc.launch.slurm.options import limit_seconds
 from heterps_hpc.launch.slurm.script import own_script, render
 from heterps_hpc.layout import Estimate, Layout, Plan
+from heterps_hpc.rundir import RunDir
 from tests.launch.values import ROOT, cpu_pool, make_cluster, make_job, make_layout
 
 CLUSTER = make_cluster()
@@ -63,6 +69,28 @@ def test_outside_of_a_job_it_is_refused() -> None:
     assert not is_requeued({"SLURM_RESTART_COUNT": "0"})
     assert not is_requeued({})
     assert is_requeued({"SLURM_RESTART_COUNT": "1"})
+
+
+def test_a_script_that_cannot_be_written_is_refused_with_nothing_recorded(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "back\\slash").create()
+    request = LaunchRequest(run, LAYOUT, make_job(), CLUSTER)
+    with pytest.raises(UserError, match="backslash"):
+        run_in_allocation(request, {**os.environ, **GOOD})
+    assert not run.history.exists()
+
+
+def test_what_ranks_would_refuse_is_refused_in_an_allocation_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in GOOD.items():
+        monkeypatch.setenv(name, value)
+    run = RunDir(tmp_path / "run").create()
+    make_job().save(run.job)
+    CLUSTER.save(run.cluster)
+    LAYOUT.save(run.layout)
+    with pytest.raises(UserError, match="data"):
+        launch_in_allocation(run.path, resume=False)
+    assert not events.read(run).was_launched
 
 
 def heads(script: str) -> list[str]:

@@ -1,11 +1,14 @@
 """Following a job through what can happen to it; Slurm itself is played by a list of states."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from heterps_hpc import events
+from heterps_hpc.commands.launch import start
+from heterps_hpc.config import TrainSpec
 from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import BetterLayout, LaunchRequest, Listener, Replanner
@@ -13,6 +16,7 @@ from heterps_hpc.launch.restart_policy import run_with_restarts
 from heterps_hpc.launch.slurm import launcher
 from heterps_hpc.launch.slurm.epilogue import conclude
 from heterps_hpc.launch.slurm.job_state import ComponentState, JobState
+from heterps_hpc.launch.slurm.slurm_cli import SlurmRefusal
 from heterps_hpc.launch.stop_requests import StopRequested
 from heterps_hpc.layout import Layout
 from heterps_hpc.rundir import RunDir
@@ -121,6 +125,21 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     run = RunDir(tmp_path).create()
     make_job(max_restarts=1).save(run.job)
     return FakeSlurm(monkeypatch, run)
+
+
+def test_a_job_that_slurm_refuses_has_not_been_launched(
+    fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*command: str, cwd: Path | None = None) -> str:
+        raise SlurmRefusal(command[0], "invalid account")
+
+    monkeypatch.setattr(launcher, "call", refuse)
+    train = TrainSpec.parse({"batch_size": 64, "tables": {"num_partitions": 8}}, "test")
+    job = fake.request.job.model_copy(update={"train": train})
+    for wait in (True, False):
+        with pytest.raises(UserError, match="invalid account"):
+            start(launcher.SlurmLauncher("mpich"), replace(fake.request, job=job), wait=wait)
+    assert not events.read(fake.run).was_launched
 
 
 def test_who_stops_waiting_is_told_that_the_job_continues(fake: FakeSlurm) -> None:

@@ -80,13 +80,15 @@ def run_in_allocation(request: LaunchRequest, environment: Mapping[str, str]) ->
     run, job_id = request.run, job_in(environment)
     check_allocation(request.layout, environment)
     run.check_usable(request.layout.num_ranks)
+    launcher = SlurmLauncher()
+    launcher.preview(request)  # a run that is refused has not been launched
     if not is_requeued(environment):
         events.record(run, Launched(on="slurm", num_ranks=request.layout.num_ranks))
         num_components = len(request.layout.components)
         events.record(run, Submitted(job_id=job_id, num_components=num_components))
     # requeues of this very job have been counted by Slurm as well
     requeues = int(environment.get("SLURM_RESTART_COUNT") or 0)
-    script = SlurmLauncher().script(request, made_before=requeues)
+    script = launcher.script(request, made_before=requeues)
     write_atomically(run.script, script)
     command = [*shell_of(script), str(run.script)]
     with StopRequests() as stops:

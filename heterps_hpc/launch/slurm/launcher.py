@@ -67,6 +67,8 @@ class SlurmLauncher:
         run = request.run.create()
         refuse_second_job(run)
         run.check_usable(request.layout.num_ranks)
+        write_atomically(run.script, self.preview(request))
+        _check(request)
 
     def start(self, request: LaunchRequest, listener: Listener = Listener()) -> ExitCode:  # noqa: B008
         """Submit one job for all ranks and follow it, through requeues, to its end."""
@@ -92,8 +94,6 @@ class SlurmLauncher:
         """Write the script, have Slurm check it, queue it; the number of the job."""
         self.check(request)
         run = request.run
-        write_atomically(run.script, self.preview(request))
-        _check(request)
         answer = call("sbatch", "--parsable", str(run.script), cwd=run.path)
         job_id = int(answer.strip().split(";")[0])
         num_components = len(request.layout.components)
