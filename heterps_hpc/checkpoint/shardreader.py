@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,10 @@ class ShardReader(Closing):
             raise
 
     def _check(self) -> None:
-        size = os.fstat(self._descriptor).st_size
+        found_file = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found_file.st_mode):
+            raise DamagedCheckpoint(f"{self.path}: is no file, but a shard should be: {_REMEDY}")
+        size = found_file.st_size
         if size != self.spec.num_bytes:
             raise DamagedCheckpoint(
                 f"{self.path}: has {size} bytes, the manifest says {self.spec.num_bytes}; it was "

@@ -50,10 +50,11 @@ class ScoreFile(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self._finish()
-        if error is None and self._part.exists():
-            self._part.rename(self.path)
-        else:
+        try:
+            self._finish()
+            if error is None and self._part.exists():
+                self._part.rename(self.path)
+        finally:
             self._part.unlink(missing_ok=True)
 
 

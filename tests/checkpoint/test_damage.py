@@ -60,13 +60,16 @@ def test_a_flipped_byte_is_found_wherever_it_is(tmp_path: Path) -> None:
     assert verify(checkpoint).problems == []
 
 
-def test_a_pipe_for_a_shard_is_refused(tmp_path: Path) -> None:
-    """To open one waits for somebody who writes."""
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_refused_for_a_shard(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """To open a pipe waits for somebody who writes."""
     checkpoint = make_checkpoint(tmp_path)
     path = checkpoint.path / checkpoint.manifest.shards[0].file
     path.unlink()
-    os.mkfifo(path)
-    assert "has 0 bytes" in verify(checkpoint).problems[0]
+    make(path)
+    assert "is no file" in verify(checkpoint).problems[0]
 
 
 @pytest.mark.parametrize("num_bytes", [100, 3000])

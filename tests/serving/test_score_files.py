@@ -23,6 +23,7 @@ from heterps_hpc.launch.launcher import LaunchRequest, Listener
 from heterps_hpc.launch.local import LocalLauncher
 from heterps_hpc.rundir import RunDir
 from heterps_hpc.serving.predictor import Predictor
+from heterps_hpc.serving.score_file import ScoreFile
 from tests.launch.values import make_cluster, make_layout
 from tests.serving.test_predictor import raw_job, write_csv
 from tests.serving.trained import RECIPE, Trained, raw_columns, train
@@ -155,6 +156,19 @@ def test_ranks_that_fail_to_score_say_why_and_leave_no_scores(
     with pytest.raises(StartFailed, match=r"scoring failed: rank 0 .*: no memory") as failure:
         predict(trained.run, folder / "data" / "test", tmp_path / "s.h5", None, "local")
     assert failure.value.code == ExitCode.RANK_FAILED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scores_that_cannot_be_finished_leave_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: ScoreFile) -> None:
+        raise OSError(28, "No space left on device")
+
+    scores = ScoreFile.create(tmp_path / "scores.csv")
+    monkeypatch.setattr(type(scores), "_finish", fail)
+    with pytest.raises(OSError, match="No space left"), scores:
+        scores.append({"score": np.zeros(3)})
     assert list(tmp_path.iterdir()) == []
 
 
