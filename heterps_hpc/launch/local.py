@@ -118,8 +118,8 @@ class LocalLauncher:
             raise UserError(f"{run.path}: is run by process {holder}; cancel it there")
         try:
             os.kill(int(pid), signal.SIGTERM)
-            if not save:
-                os.kill(int(pid), signal.SIGINT)
+            if not save:  # another one: two of a kind may be taken for one
+                os.kill(int(pid), signal.SIGUSR1)  # scripts ignore SIGINT for `heterps … &`
         except PermissionError:
             raise UserError(
                 f"{run.path}: process {pid} is another user's; ask its owner (`ps -o user= {pid}`)"

@@ -220,7 +220,11 @@ def test_local_runs_are_cancelled(tmp_path: Path, order: str, save: bool, code: 
     run = RunDir(tmp_path / "a run")
     with pytest.raises(UserError, match="nothing is running here"):
         LocalLauncher().cancel(run, save=save)
-    process = background(tmp_path, order)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as by `heterps … &` in a script
+    try:
+        process = background(tmp_path, order)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert f"process {process.pid}: " in LocalLauncher().cancel(run, save=save)
     assert process.wait(20) == code
     assert_nobody_left(tmp_path)
