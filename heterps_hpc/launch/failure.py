@@ -97,8 +97,9 @@ def _without_ranks(start: History, printed: list[str]) -> str:
     """Nothing of ours has run far enough to report: what the launcher itself complained about."""
     if _is_local(start) and (known := _how_launcher_ended(start, printed)):
         return known
-    line = main_line(printed[-_SEARCHED_LINES:])
-    return f"no rank reported why it ended; the launcher printed: {line or _NOTHING[0]}"
+    line = main_line(printed[-_SEARCHED_LINES:])  # none: only banners about the end
+    why = "no rank reported why it ended"
+    return why if line is None else f"{why}; the launcher printed: {line}"
 
 
 def _how_launcher_ended(start: History, printed: list[str]) -> str | None:
