@@ -11,12 +11,14 @@ from heterps_hpc.commands.prepare import check_first_weights, freeze, ready_data
 from heterps_hpc.commands.report import report
 from heterps_hpc.commands.tasks import task
 from heterps_hpc.config import Job
+from heterps_hpc.errors import UserError
 from heterps_hpc.exit_codes import ExitCode
 from heterps_hpc.launch.launcher import LaunchRequest, launcher_for
 from heterps_hpc.launch.slurm.partitions import check_partitions
 from heterps_hpc.launch.slurm.slurm_cli import check_slurm_answers
 from heterps_hpc.layout import Layout
 from heterps_hpc.profile import Profile
+from heterps_hpc.rundir import RunDir
 
 
 def run(
@@ -54,5 +56,18 @@ def run(
             layout = planning.plan(job, cluster, directory, on=launcher, try_on=launcher)
         code = start(launcher, LaunchRequest(directory, layout, job, cluster), wait=wait)
     if code == ExitCode.DONE and wait:
-        report(directory)
+        write_report(directory)
     return code
+
+
+def write_report(run: RunDir) -> None:
+    """Whoever runs a job again that is done would be refused: all it lacks is its report."""
+    try:
+        report(run)
+    except OSError as error:
+        if error.filename is None:  # of a closed terminal, say
+            raise
+        raise UserError(
+            f"trained to the end, but {error.filename} is not written: {error.strerror}; put that "
+            f"right, and write it with `heterps report {run.path}`"
+        ) from None

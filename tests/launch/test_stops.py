@@ -15,6 +15,7 @@ from heterps_hpc.commands.launch import launch, start
 from heterps_hpc.commands.measure import measure
 from heterps_hpc.commands.prepare import freeze, model_of, ready_data
 from heterps_hpc.commands.run import run as run_job
+from heterps_hpc.commands.run import write_report
 from heterps_hpc.config import Job, TableOptions
 from heterps_hpc.dataset import Dataset
 from heterps_hpc.errors import UserError
@@ -241,6 +242,18 @@ def test_weights_that_are_not_there_are_refused_before_measuring(
     with pytest.raises(UserError, match="not a complete checkpoint"):
         run_job(job.model_copy(update={"train": train}), tmp_path / "run", "local")
     assert not (tmp_path / "run" / "measure").exists()
+
+
+def test_a_report_that_the_disk_does_not_take_is_no_reason_to_train_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(run: RunDir) -> None:
+        raise OSError(28, "No space left on device", str(run.report))
+
+    monkeypatch.setitem(write_report.__globals__, "report", fail)
+    message = r"trained to the end, but .*report.html is not written: No space .*`heterps report "
+    with pytest.raises(UserError, match=message):
+        write_report(RunDir(tmp_path))
 
 
 @pytest.mark.parametrize(
