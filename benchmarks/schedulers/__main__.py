@@ -184,6 +184,8 @@ def main() -> None:
     answers = kept.kept(questions) if options.only_report else kept.ask(questions)
     if not answers:
         parser.error(f"{options.answers} has no answer to these questions")
+    if not all({"rl", LONGER} <= set(answer.money) for answer in answers):
+        parser.exit(message=f"answers were kept; a report needs those of rl and {LONGER}\n")
     goals(report, answers)
     checked, proven, wrong = wrong_certificates(100 if options.quick else options.certificates)
     report.add(f"wrong certificates of {checked} enumerated questions", wrong, "", "<= 0")

@@ -14,8 +14,9 @@ round draws N placements a ~ π, scores them all at once, and climbs
 
     Σ_n (R_n − b) / σ · ∇ log π(a_n),      R_n = −log money_n,   b ← γ b + (1 − γ) mean R
 
-with an entropy bonus that fades. Two things are added to the paper: every round also tries
-new placements that come of the best ones drawn so far by mutation, and climbs log π of the best.
+with an entropy bonus that fades. Two things are added to the paper: every round also tries new
+placements that come of good ones drawn so far, by mutation and by runs of layers of its draws
+(local_search.py), and climbs log π of the best.
 The policy sees neither the placements of simple rules nor the optimum. Everything is a function of
 the seed; only the number of rounds depends on the time.
 """
