@@ -72,11 +72,16 @@ class Distinct {
         }
     }
 
-    // Hides which one it is from the compiler, which would make a branch of it.
-    static uint32_t hidden_min(uint32_t a, uint32_t b) {
-        uint32_t least = std::min(a, b);
-        asm("" : "+r"(least));
-        return least;
+    // 1 or 0, of which the compiler would make a branch if it saw where that comes from.
+    static uint32_t is_free(uint32_t content) {
+        uint32_t free = content == kFree;
+        asm("" : "+r"(free));
+        return free;
+    }
+
+    // Where a slot leads. The size of the list comes in last: the next key waits for nothing else.
+    static uint32_t place_of(uint32_t content, uint32_t free, uint32_t size) {
+        return content + ((size + 1) & (0 - free));  // kFree + 1 is 0
     }
 
     // Whether a key is new is a coin toss to the processor, so there is no branch on it: the key is
@@ -92,14 +97,16 @@ class Distinct {
             const uint64_t hash = hashes[i];
             listed[size] = hash;
             uint32_t slot = static_cast<uint32_t>(hash) >> shift;
-            uint32_t place = hidden_min(slots[slot], size);
+            uint32_t free = is_free(slots[slot]);
+            uint32_t place = place_of(slots[slot], free, size);
             while (listed[place] != hash) [[unlikely]] {
                 slot = (slot + 1) & mask;
-                place = hidden_min(slots[slot], size);
+                free = is_free(slots[slot]);
+                place = place_of(slots[slot], free, size);
             }
             slots[slot] = place;
             member[i] = place;
-            size += place == size;
+            size += free;
         }
         size_ = size;
         num_added_ += n;
