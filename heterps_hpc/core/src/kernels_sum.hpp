@@ -19,11 +19,13 @@ inline void add_gradient(T* s, const T* g, T scale, uintptr_t first, const T* ze
     }
 }
 
-// 1 if this is the place that appears next, and then the one after it is next.
+// 1 if this is the place that appears next, and then the one after it is next. What `first` and
+// `next` are is hidden from the compiler, which would make branches of them.
 inline uintptr_t appears(uint32_t place, uint32_t& next, uint32_t step) {
     uintptr_t first = place == next;
-    asm("" : "+r"(first));  // hides what it is from the compiler, which would make a branch of it
-    next += step * static_cast<uint32_t>(first);
+    asm("" : "+r"(first));
+    next = next > place + step ? next : place + step;
+    asm("" : "+r"(next));
     return first;
 }
 
