@@ -74,7 +74,7 @@ void apply_rates(ApplyArgs& a) {
     const Width<T, DIM> w(a.dim);
     const RowView rows = a.rows;
     const uint32_t* places = a.places;
-    const uint64_t num_places = a.num_places, step = a.step, ahead = kAhead * step;
+    const uint64_t num_places = a.num_places, step = a.step, ahead = far_ahead<T, DIM> * step;
     const T* sums = static_cast<const T*>(a.sums);
     const T lr = static_cast<T>(a.lr);
     const T eps = static_cast<T>(a.eps);

@@ -4,7 +4,7 @@
 
 constexpr int kLanes = 8;
 constexpr uint32_t kAhead = 32;  // rows to prefetch ahead of the update
-// Samples or keys to prefetch ahead: more of them where each is one line.
+// Samples, keys or rows to prefetch ahead: more of them where each is one line.
 template <class T, int DIM>
 constexpr int64_t far_ahead = DIM != 0 && DIM * sizeof(T) <= 64 ? 64 : 32;
 
