@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm.dev_cluster.cluster import DevCluster
 from slurm.dev_cluster.guard import guard, start_guard
 from slurm.dev_cluster.install import install
-from slurm.dev_cluster.nodes_file import NodesFile, find_nodes_file, load_nodes
+from slurm.dev_cluster.nodes_file import NodesFile, crowding, find_nodes_file, load_nodes
 from slurm.dev_cluster.spec import DEFAULT_DIR, DEFAULT_PORT, ClusterError, ClusterSpec, can_isolate
 
 
@@ -59,6 +59,7 @@ def up(spec: ClusterSpec, name: str | None, with_pid: int | None) -> str:
     if nodes is not None:
         (spec.folder / "cluster.yaml").write_text(nodes.cluster_file())
         text += f"\ncluster file for heterps: {spec.folder}/cluster.yaml"
+        text += crowding(nodes, len(os.sched_getaffinity(0)))
     return text
 
 

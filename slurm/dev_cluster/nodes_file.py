@@ -10,7 +10,7 @@ pools: {slow: {price_per_hour: 0.04}, fast: {price_per_hour: 0.4}}
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ SYSTEM_MEMORY_MB = 300  # of a node, which ranks cannot have: slurmd, steps and 
 UNLIMITED_MBIT = 10_000  # about what the host's own network gives
 MIN_MEMORY_MB = 2 * SYSTEM_MEMORY_MB
 HOST_MEMORY_MB = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+HOST_SHARE = 0.1  # of the cores: the kernel's network, the controller, what starts jobs
 ALL_NODES = "all"  # the partition of every node, which slurm.conf has besides
 
 
@@ -71,6 +72,22 @@ class NodesFile:
             ends = f"pools: [{name}, {name}]"
             lines.append(f"  - {{{ends}, latency_seconds: 3.0e-05, bytes_per_second: {rate:.4e}}}")
         return lines
+
+
+def crowding(nodes: NodesFile, num_host_cores: int) -> str:
+    """A line about quotas that leave the host itself too little; empty if they do not."""
+    total = _total(nodes.nodes)
+    if total <= (1 - HOST_SHARE) * num_host_cores:
+        return ""
+    return (
+        f"\nnote: the nodes have {total:g} of this host's {num_host_cores} cores; when all are "
+        "busy, each lacks its part of what the host needs itself"
+    )
+
+
+def _total(nodes: Sequence[Node]) -> float:
+    """Quotas of all nodes together."""
+    return sum(node.limits.cores for node in nodes if node.limits is not None)
 
 
 def find_nodes_file(name: str) -> Path:
@@ -166,7 +183,7 @@ def _node(name: str, entry: object, link: object) -> Node:
 
 def _check_sum(nodes: tuple[Node, ...], num_host_cores: int) -> None:
     """Quotas that the host cannot give all at once would be no quotas."""
-    total = sum(node.limits.cores for node in nodes if node.limits is not None)
+    total = _total(nodes)
     if total > num_host_cores + 1e-9:
         raise ClusterError(
             f"the nodes have {total:g} cores together, this host has {num_host_cores}; "

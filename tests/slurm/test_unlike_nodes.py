@@ -17,7 +17,7 @@ from slurm.dev_cluster.cluster import DevCluster, missing_programs, why_not_unli
 from slurm.dev_cluster.config import hosts, slurm_conf
 from slurm.dev_cluster.guard import guarded
 from slurm.dev_cluster.network import Network
-from slurm.dev_cluster.nodes_file import SHIPPED, find_nodes_file, load_nodes
+from slurm.dev_cluster.nodes_file import SHIPPED, crowding, find_nodes_file, load_nodes
 from slurm.dev_cluster.processes import running, signal_all
 from slurm.dev_cluster.spec import ClusterError, ClusterSpec, Node
 from tests.slurm.client import SlurmClient
@@ -98,6 +98,14 @@ def test_shipped_files_fit_two_cores() -> None:
     assert len(files) == 4
     for file in files:
         assert load_nodes(file, 2).name == file.stem
+
+
+def test_nodes_that_leave_the_host_nothing_are_told() -> None:
+    shipped = {name: load_nodes(find_nodes_file(name), 2) for name in ("two-and-two", "thin-pipe")}
+    assert crowding(shipped["two-and-two"], 2).startswith(
+        "\nnote: the nodes have 2 of this host's 2"
+    )
+    assert crowding(shipped["two-and-two"], 3) == crowding(shipped["thin-pipe"], 2) == ""
 
 
 def test_plain_and_unlike_nodes_in_slurm_conf() -> None:
