@@ -42,6 +42,7 @@ def test_goals_hold_for_all_families_together() -> None:
     report = Report("schedulers", "Schedulers")
     answers = [_answer(number, "limits", 1.0) for number in range(19)]
     answers += [_answer(19, "limits", 1.5, proven=False), _answer(0, "wide", 1.3)]
+    answers[19].money.pop("rl 10 s")  # was not asked: what rl found in less counts
     goals(report, answers)
     values = {record.name: (record.value, record.met) for record in report.records}
     assert values["rl 1 s, 2 to 8 pools: questions within 1 %"] == (95.0, True)
