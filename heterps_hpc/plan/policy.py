@@ -273,7 +273,8 @@ def learn(
 def apart(placements: Ints, num: int, layers: int) -> list[int]:
     """The first of the placements, and of the others the first ones that differ from all before
     them in so many layers."""
-    left, kept = np.ones(len(placements), dtype=np.bool_), []
+    left = np.ones(len(placements), dtype=np.bool_)
+    kept: list[int] = []
     while len(kept) < num and left.any():
         kept.append(int(left.argmax()))
         left &= (placements != placements[kept[-1]]).sum(axis=1) >= layers
