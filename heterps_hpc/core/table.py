@@ -162,6 +162,10 @@ class Table:
         """
         self._core.reserve(num_rows)
 
+    def wait_until_reserved(self) -> None:
+        """Wait for what `reserve` does in the background."""
+        self._core.wait_until_reserved()
+
     def load(self, partition: int, rows: Rows) -> None:
         """Put saved rows back; a row that exists is overwritten."""
         self._core.load(partition, rows.keys, rows.vectors, rows.state, dict(rows.counters))

@@ -11,6 +11,7 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import SlotSpec
 from heterps_hpc.model import Lookup, Model, TableSpec, dense, embedding
 from heterps_hpc.rundir import RunDir
+from heterps_hpc.runtime.measure import program
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.state.begin import begin, reserve_for_data
 
@@ -58,6 +59,24 @@ def test_memory_is_reserved_for_rows_that_are_certain(
     reserved: dict[str, int] = {}
     reserve_for_data(made_rank(reserved, **tables))
     assert reserved == expected
+
+
+@pytest.mark.parametrize(
+    ("tables", "here", "trained"),
+    [
+        ({}, 3e-7, 1e-7),  # only the job itself reserves
+        ({"admit_after": 2}, 3e-7, 3e-7),
+        ({"expected_rows": 9}, 1e-7, 1e-7),
+    ],
+)
+def test_new_rows_are_timed_as_the_job_will_create_them(
+    tables: dict[str, Any], here: float, trained: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(shards: Any, *, reserved: bool) -> float:
+        return 1e-7 if reserved else 3e-7
+
+    monkeypatch.setattr(program, "new_row_seconds", seconds)
+    assert program._new_rows(made_rank({}, **tables)) == (here, trained)
 
 
 def test_a_run_from_scratch_begins_with_that(tmp_path: Any) -> None:

@@ -191,6 +191,8 @@ void bind_snapshot(py::module_& m) {
 void bind_rows(py::class_<Table, std::shared_ptr<Table>>& table) {
     table.def("read", &read_rows)
         .def("reserve", &Table::reserve, py::call_guard<py::gil_scoped_release>())
+        .def("wait_until_reserved", &Table::wait_until_reserved,
+             py::call_guard<py::gil_scoped_release>())
         .def("load", &load)
         .def("load_extra", &load_extra)
         .def("snapshot", [](Table& t) {

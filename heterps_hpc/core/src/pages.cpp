@@ -121,8 +121,12 @@ void PageToucher::start(std::vector<MemoryRange> ranges) {
 }
 
 void PageToucher::stop() {
-    const std::lock_guard lock(mutex_);
     stop_ = true;
+    wait();
+}
+
+void PageToucher::wait() {
+    const std::lock_guard lock(mutex_);
     if (thread_.joinable()) thread_.join();
 }
 

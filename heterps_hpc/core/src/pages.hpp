@@ -54,6 +54,7 @@ class PageToucher {
     void start(
         std::vector<MemoryRange> ranges);  // in order, after it has stopped with those before
     void stop();
+    void wait();  // until all is touched
 
  private:
     std::mutex mutex_;

@@ -105,6 +105,7 @@ class Table : public std::enable_shared_from_this<Table> {
     // Gets memory for so many rows, as far as they stay in memory, and starts to touch it on a
     // thread of its own; a table that has rows already stays as it is.
     void reserve(uint64_t num_rows);
+    void wait_until_reserved() { toucher_.wait(); }
     void load_admission(uint32_t partition, Sightings sightings);
     void load_step(uint64_t step);
     std::shared_ptr<Snapshot> snapshot();

@@ -18,13 +18,17 @@ _NUM_KEYS = 10_000  # of a pull
 _NUM_PULLS = 10
 
 
-def new_row_seconds(shards: TableShards | None) -> float:
-    """Seconds that a pull takes longer for a key without a row than for one with a row."""
+def new_row_seconds(shards: TableShards | None, *, reserved: bool) -> float:
+    """Seconds that a pull takes longer for a key without a row than for one with a row; less where
+    memory for the rows is reserved before."""
     if shards is None or not shards.tables:
         return 0.0
     like = next(iter(shards.tables.values())).config
     config = replace(like, name="new rows", admission=1, sketch_bytes=None, hot_bytes=None)
     table = Table(replace(config, spill_path=None))
+    if reserved:
+        table.reserve(_NUM_KEYS * _NUM_PULLS)
+        table.wait_until_reserved()
     first, second = (_pull_all(table) for _ in range(2))
     return max(0.0, first - second) / (_NUM_KEYS * _NUM_PULLS)
 

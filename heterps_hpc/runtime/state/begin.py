@@ -48,14 +48,23 @@ def begin(rank: Rank, run_dir: RunDir) -> None:
 
 def reserve_for_data(rank: Rank) -> None:
     """Get memory for the rows that the data will surely give, before the first batch needs them."""
+    for name, rows in rows_for_data(rank).items():
+        assert rank.tables is not None
+        rank.tables.reserve(name, rows)
+
+
+def rows_for_data(rank: Rank) -> dict[str, int]:
+    """Rows of this rank's tables that the data will surely give, where the job names no number."""
     if rank.tables is None:
-        return
+        return {}
     manifest, train = rank.dataset.manifest, rank.job.train
-    said = expected_rows(rank.model, train)  # for these it is there already
-    for name in rank.tables.tables:
-        rows = certain_rows(rank.model, name, train, manifest.slots, manifest.num_rows)
-        if rows > 0 and name not in said:
-            rank.tables.reserve(name, rows)
+    said = expected_rows(rank.model, train)  # for these memory is there already
+    sizes = {
+        name: certain_rows(rank.model, name, train, manifest.slots, manifest.num_rows)
+        for name in rank.tables.tables
+        if name not in said
+    }
+    return {name: rows for name, rows in sizes.items() if rows > 0}
 
 
 def resume(rank: Rank, checkpoint: Checkpoint) -> None:
