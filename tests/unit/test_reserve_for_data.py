@@ -11,7 +11,7 @@ from heterps_hpc.config import Job
 from heterps_hpc.dataset import SlotSpec
 from heterps_hpc.model import Lookup, Model, TableSpec, dense, embedding
 from heterps_hpc.rundir import RunDir
-from heterps_hpc.runtime.measure import program
+from heterps_hpc.runtime.measure.new_rows import reserve_as_the_job
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.state.begin import begin, reserve_for_data
 
@@ -26,10 +26,20 @@ MODEL = Model(
 )
 
 
+class StandIn:
+    """A table that notes whether its memory was waited for."""
+
+    waited = False
+
+    def wait_until_reserved(self) -> None:
+        self.waited = True
+
+
 def made_rank(reserved: dict[str, int], **tables: Any) -> Rank:
     raw = {"name": "r", "model": {"name": "ctrdnn"}, "data": {"train": "nowhere"}}
     job = Job.parse({**raw, "train": {"batch_size": 4, "tables": tables}}, "job")
-    shards = SimpleNamespace(tables={"user": None, "item": None}, reserve=reserved.__setitem__)
+    held = {"user": StandIn(), "item": StandIn()}
+    shards = SimpleNamespace(tables=held, reserve=reserved.__setitem__)
     manifest = SimpleNamespace(slots=SLOTS, num_rows=100)
     control = SimpleNamespace(rank=0, bcast=lambda value: value)
     return cast(
@@ -62,21 +72,25 @@ def test_memory_is_reserved_for_rows_that_are_certain(
 
 
 @pytest.mark.parametrize(
-    ("tables", "here", "trained"),
+    ("steps", "tables", "expected"),
     [
-        ({}, 3e-7, 1e-7),  # only the job itself reserves
-        ({"admit_after": 2}, 3e-7, 3e-7),
-        ({"expected_rows": 9}, 1e-7, 1e-7),
+        (3, {}, {"user": 12}),  # no more than three batches of four can look up
+        (100, {}, {"user": 70}),
+        (100, {"admit_after": 2}, {}),
+        (100, {"expected_rows": 9}, {}),  # it is there already
     ],
 )
-def test_new_rows_are_timed_as_the_job_will_create_them(
-    tables: dict[str, Any], here: float, trained: float, monkeypatch: pytest.MonkeyPatch
+def test_rows_are_measured_in_memory_like_that_of_the_job(
+    steps: int, tables: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    def seconds(shards: Any, *, reserved: bool) -> float:
-        return 1e-7 if reserved else 3e-7
-
-    monkeypatch.setattr(program, "new_row_seconds", seconds)
-    assert program._new_rows(made_rank({}, **tables)) == (here, trained)
+    reserved: dict[str, int] = {}
+    rank = made_rank(reserved, **tables)
+    rank.job = rank.job.model_copy(
+        update={"train": rank.job.train.model_copy(update={"steps": steps})}
+    )
+    reserve_as_the_job(rank)
+    assert reserved == expected
+    assert all(table.waited for table in rank.tables.tables.values())
 
 
 def test_a_run_from_scratch_begins_with_that(tmp_path: Any) -> None:

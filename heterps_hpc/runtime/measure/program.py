@@ -26,13 +26,11 @@ from heterps_hpc.runtime.health.ping import ping_ends
 from heterps_hpc.runtime.health.preflight import check_world
 from heterps_hpc.runtime.measure.layer_timer import StepTimes
 from heterps_hpc.runtime.measure.model_info import layer_info, table_loads, tensor_info
-from heterps_hpc.runtime.measure.new_rows import new_row_seconds
+from heterps_hpc.runtime.measure.new_rows import new_row_seconds, reserve_as_the_job
 from heterps_hpc.runtime.measure.window import window_time
 from heterps_hpc.runtime.rank import Rank
 from heterps_hpc.runtime.rank_program import End, Start, run_program
-from heterps_hpc.runtime.state.begin import rows_for_data
 from heterps_hpc.runtime.training import Training
-from heterps_hpc.table_size import expected_rows
 
 
 def measure(start: Start) -> End:
@@ -46,6 +44,7 @@ def measure(start: Start) -> End:
     check_world(group, layout, reducer=job.train.reducer)
     link = ping_ends(world)
     rank = Rank(group, job, layout, Dataset.open(job.data.train))
+    reserve_as_the_job(rank)
     times, sent = timed_training(rank)
     found = _summarise(rank, times, sent, link)
     on_node = world.Split_type(MPI.COMM_TYPE_SHARED).size
@@ -105,13 +104,13 @@ def _summarise(rank: Rank, times: StepTimes, sent: Sent, link: LinkTime | None) 
     job, layout = rank.job, rank.world.layout
     layers = {layer.name: times.mean_layer(layer.name) for layer in rank.model.layers}
     window = window_time(rank)
-    new_here, new_row = _new_rows(rank)
+    new_row = new_row_seconds(rank)
     phases = times.mean_phases()
     _share(layers, times.layers_with_tables, phases, (Phase.PULL, Phase.PUSH))
     if rank.device.is_host:  # elsewhere phases are the host's seconds, and layers the device's
         dense = [name for name in layers if name not in times.layers_with_tables]
         _share(layers, dense, phases, (Phase.FORWARD, Phase.BACKWARD))
-    tables, creating = _table_seconds(rank, times, new_here)
+    tables, creating = _table_seconds(rank, times, new_row)
     for name, seconds in creating.items():
         layers[name] = max(0.0, layers[name] - seconds)
     names = sorted(phases)
@@ -179,16 +178,6 @@ def _of_the_group(
         name: slowest[name] if name in embeddings else _mean(own[name] for own in ranks)
         for name in ranks[0]
     }
-
-
-def _new_rows(rank: Rank) -> tuple[float, float]:
-    """Seconds of a new row in the measured steps, and where the job trains, which may have memory
-    for it already."""
-    said = bool(expected_rows(rank.model, rank.job.train))  # reserved in both
-    here = new_row_seconds(rank.tables, reserved=said)
-    if said or not rows_for_data(rank):
-        return here, here
-    return here, new_row_seconds(rank.tables, reserved=True)
 
 
 def _table_seconds(

@@ -53,12 +53,15 @@ def reserve_for_data(rank: Rank) -> None:
         rank.tables.reserve(name, rows)
 
 
-def rows_for_data(rank: Rank) -> dict[str, int]:
-    """Rows of this rank's tables that the data will surely give, where the job names no number."""
+def rows_for_data(rank: Rank, *, all_data: bool = False) -> dict[str, int]:
+    """Rows of this rank's tables that the data will surely give, or all of it would, where the job
+    names no number."""
     if rank.tables is None:
         return {}
     manifest, train = rank.dataset.manifest, rank.job.train
     said = expected_rows(rank.model, train)  # for these memory is there already
+    if all_data:
+        train = train.model_copy(update={"steps": None})
     sizes = {
         name: certain_rows(rank.model, name, train, manifest.slots, manifest.num_rows)
         for name in rank.tables.tables
